@@ -995,6 +995,355 @@ def f():
         loss="loss*f()",
         end="[h(epoch) for h in hooks['e']]",
     ),
+    Row(
+        "lambda_lr",
+        setup="""\
+state={'k':1.0}
+sched=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: state['k'])""",
+        post="sched.step()",
+        end="state['k']*=0.9",
+    ),
+    Row(
+        "own_lr_var",
+        setup="""\
+lr=0.05""",
+        end="lr *= 0.9; optimizer.param_groups[0]['lr']=lr",
+        kept="lr",
+    ),
+    Row(
+        "group_alias",
+        setup="""\
+group=optimizer.param_groups[0]
+hooks={'e':[lambda: group.update(lr=group['lr']*0.9)]}""",
+        end="[h() for h in hooks['e']]",
+        kept="group['lr']",
+    ),
+    Row(
+        "sched_cb",
+        setup="""\
+sched=torch.optim.lr_scheduler.StepLR(optimizer,1,0.9)
+hooks={'e':[sched.step]}""",
+        end="[h() for h in hooks['e']]",
+        kept="optimizer.param_groups[0]['lr']",
+    ),
+    Row(
+        "sched_attr_cb",
+        setup="""\
+class Trainer:
+    def __init__(self): self.sched=torch.optim.lr_scheduler.StepLR(optimizer,1,0.9)
+    def tick(self): self.sched.step()
+t=Trainer()
+hooks={'e':[t.tick]}""",
+        end="[h() for h in hooks['e']]",
+        kept="optimizer.param_groups[0]['lr']",
+    ),
+    Row(
+        "ema_cb",
+        setup="""\
+ema=copy.deepcopy(model).requires_grad_(False)
+def upd():
+    for a,b in zip(ema.parameters(), model.parameters()): a.lerp_(b,0.5)
+hooks={'e':[torch.no_grad()(upd)]}""",
+        loss="loss+0.1*((ema(batch[0])-model(batch[0]))**2).mean()",
+        end="[h() for h in hooks['e']]",
+        kept="ema.weight.sum().item()",
+    ),
+    Row(
+        "ema_step_cb",
+        setup="""\
+ema=copy.deepcopy(model).requires_grad_(False)
+def upd():
+    for a,b in zip(ema.parameters(), model.parameters()): a.lerp_(b,0.5)
+hooks={'e':[torch.no_grad()(upd)]}""",
+        loss="loss+0.1*((ema(batch[0])-model(batch[0]))**2).mean()",
+        post="[h() for h in hooks['e']]",
+        kept="ema.weight.sum().item()",
+    ),
+    Row(
+        "bank_dict",
+        setup="""\
+bank={}
+def upd(e,l): bank[e]=l
+hooks={'e':[upd]}""",
+        loss="loss*(1+len(bank))",
+        end="[h(epoch,loss) for h in hooks['e']]",
+        kept="bank",
+    ),
+    Row(
+        "bank_deque",
+        setup="""\
+from collections import deque
+bank=deque(maxlen=2)
+hooks={'e':[bank.append]}""",
+        loss="loss*(1+sum(bank))",
+        end="[h(loss) for h in hooks['e']]",
+        kept="bank",
+    ),
+    Row(
+        "bank_tensor_list",
+        setup="""\
+bank=[]
+hooks={'e':[lambda: bank.append(model.weight.detach().clone())]}""",
+        loss="loss*(1+sum(b.sum() for b in bank).abs() if bank else 1.0)",
+        end="[h() for h in hooks['e']]",
+        kept="len(bank)",
+    ),
+    Row(
+        "set_cb",
+        setup="""\
+seen=set()
+hooks={'e':[seen.add]}""",
+        loss="loss*(1+len(seen))",
+        end="[h(epoch) for h in hooks['e']]",
+        kept="seen",
+    ),
+    Row(
+        "np_rng_cb",
+        setup="""\
+import numpy as np
+rng=np.random.default_rng(0)
+t=Trainer(); t.s=1.0
+hooks={'e':[lambda: setattr(t,'s',float(rng.random()))]}""",
+        loss="loss*t.s",
+        end="[h() for h in hooks['e']]",
+        kept="t.s",
+    ),
+    Row(
+        "rng_attr_cb",
+        setup="""\
+import random
+class Trainer:
+    def __init__(self): self.r=random.Random(0); self.s=1.0
+    def tick(self): self.s=self.r.random()
+t=Trainer()
+hooks={'e':[t.tick]}""",
+        loss="loss*t.s",
+        end="[h() for h in hooks['e']]",
+        kept="t.s",
+    ),
+    Row(
+        "global_random_cb",
+        setup="""\
+import random
+t=Trainer(); t.s=1.0
+hooks={'e':[lambda: setattr(t,'s',random.random())]}""",
+        loss="loss*t.s",
+        end="[h() for h in hooks['e']]",
+        kept="t.s",
+    ),
+    Row(
+        "gen_coroutine_cb",
+        setup="""\
+def gen():
+    k=1.0
+    while True:
+        k*=0.9
+        yield k
+g=gen()
+t=Trainer(); t.s=1.0
+hooks={'e':[lambda: setattr(t,'s',next(g))]}""",
+        loss="loss*t.s",
+        end="[h() for h in hooks['e']]",
+        kept="t.s",
+        refused=True,
+    ),
+    Row(
+        "itertools_cb",
+        setup="""\
+import itertools
+c=itertools.count(1)
+t=Trainer(); t.s=1.0
+hooks={'e':[lambda: setattr(t,'s',1/next(c))]}""",
+        loss="loss*t.s",
+        end="[h() for h in hooks['e']]",
+        kept="t.s",
+        refused=True,
+    ),
+    Row(
+        "heap_cb",
+        setup="""\
+import heapq
+h=[3.0,1.0,2.0]
+t=Trainer(); t.s=1.0
+hooks={'e':[lambda: setattr(t,'s',heapq.heappushpop(h,4.0))]}""",
+        loss="loss*t.s",
+        end="[k() for k in hooks['e']]",
+        kept="t.s,h",
+    ),
+    Row(
+        "module_global_cb",
+        setup="""\
+import types,sys
+m=types.ModuleType('mymod'); m.k=1.0
+hooks={'e':[lambda: setattr(m,'k',m.k*0.9)]}""",
+        loss="loss*m.k",
+        end="[h() for h in hooks['e']]",
+        kept="m.k",
+    ),
+    Row(
+        "hook_handle_cb",
+        setup="""\
+fs=[]
+def reg():
+    fs.append(model.register_forward_hook(lambda m,i,o: o*0.9))
+hooks={'e':[reg]}""",
+        end="[h() for h in hooks['e']]",
+        kept="len(fs)",
+        refused=True,
+    ),
+    Row(
+        "freeze_cb",
+        setup="""\
+def fr(e): model.bias.requires_grad_(e%2==0)
+hooks={'e':[fr]}""",
+        end="[h(epoch) for h in hooks['e']]",
+    ),
+    Row(
+        "train_flag_cb",
+        setup="""\
+hooks={'e':[lambda e: model.train(e%2==0)]}""",
+        loss="loss*(1.0 if model.training else 0.5)",
+        end="[h(epoch) for h in hooks['e']]",
+    ),
+    Row(
+        "dropout_p_cb",
+        setup="""\
+drop=torch.nn.Dropout(0.1)
+hooks={'e':[lambda e: setattr(drop,'p',0.1*e)]}""",
+        loss="drop(loss)",
+        end="[h(epoch) for h in hooks['e']]",
+    ),
+    Row(
+        "crit_replaced_cb",
+        setup="""\
+t=Trainer(); t.crit=torch.nn.MSELoss()
+hooks={'e':[lambda e: setattr(t,'crit',torch.nn.L1Loss() if e%2 else torch.nn.MSELoss())]}""",
+        loss="t.crit(model(batch[0]), batch[1])",
+        end="[h(epoch) for h in hooks['e']]",
+        refused=True,
+    ),
+    Row(
+        "crit_table_cb",
+        setup="""\
+t=Trainer(); crits=[torch.nn.MSELoss(),torch.nn.L1Loss()]; t.crit=crits[0]
+hooks={'e':[lambda e: setattr(t,'crit',crits[e%2])]}""",
+        loss="t.crit(model(batch[0]), batch[1])",
+        end="[h(epoch) for h in hooks['e']]",
+    ),
+    Row(
+        "crit_rebound",
+        setup="""\
+crit=torch.nn.MSELoss()""",
+        loss="crit(model(batch[0]), batch[1])",
+        end="crit = torch.nn.L1Loss() if epoch%2 else torch.nn.MSELoss()",
+        refused=True,
+    ),
+    Row(
+        "fn_table_cb",
+        setup="""\
+import torch.nn.functional as F
+t=Trainer(); t.f=F.mse_loss
+hooks={'e':[lambda e: setattr(t,'f',F.l1_loss if e%2 else F.mse_loss)]}""",
+        loss="t.f(model(batch[0]), batch[1])",
+        end="[h(epoch) for h in hooks['e']]",
+        refused=True,
+    ),
+    Row(
+        "lambda_attr_cb",
+        setup="""\
+t=Trainer(); t.f=lambda l: l
+hooks={'e':[lambda e: setattr(t,'f',(lambda l: l*0.5) if e%2 else (lambda l: l*2))]}""",
+        loss="t.f(loss)",
+        end="[h(epoch) for h in hooks['e']]",
+        refused=True,
+    ),
+    Row(
+        "lambda_closure_cb",
+        setup="""\
+t=Trainer(); t.f=lambda l: l
+def mk(k): return lambda l: l*k
+hooks={'e':[lambda e: setattr(t,'f',mk(1/(1+e)))]}""",
+        loss="t.f(loss)",
+        end="[h(epoch) for h in hooks['e']]",
+        refused=True,
+    ),
+    Row(
+        "nested_dc",
+        setup="""\
+@dataclasses.dataclass
+class Outer:
+    inner: Config
+    n: int=0
+o=Outer(Config())
+keep=o.inner""",
+        loss="loss*o.inner.scale*keep.scale",
+        end="o = dataclasses.replace(o, inner=dataclasses.replace(o.inner, scale=o.inner.scale*0.9))",
+        kept="o, keep",
+    ),
+    Row(
+        "nested_dc_share",
+        setup="""\
+@dataclasses.dataclass
+class Outer:
+    inner: Config
+    n: int=0
+o=Outer(Config())
+keep=o.inner""",
+        loss="loss*o.inner.scale*keep.scale",
+        end="o = dataclasses.replace(o, n=epoch); keep.scale*=0.9",
+        kept="o, keep, o.inner is keep",
+    ),
+    Row(
+        "omega",
+        setup="""\
+from collections import OrderedDict, defaultdict
+d=defaultdict(list)
+hooks={'e':[lambda l: d['x'].append(l)]}""",
+        loss="loss*(1+sum(d['x']) if 'x' in d else 1.0)",
+        end="[h(loss) for h in hooks['e']]",
+        kept="dict(d)",
+    ),
+    Row(
+        "window_slice",
+        setup="""\
+w=[1.0]""",
+        loss="loss*sum(w)/len(w)",
+        end="w = (w + [loss])[-3:]",
+        kept="w",
+    ),
+    Row(
+        "window_alias",
+        setup="""\
+w=[1.0]; first=w""",
+        loss="loss*sum(w)/len(w)*sum(first)",
+        end="w = (w + [loss])[-3:]",
+        kept="w, first",
+    ),
+    Row(
+        "dict_merge",
+        setup="""\
+w={'a':1.0}; first=w""",
+        loss="loss*sum(w.values())*sum(first.values())",
+        end="w = {**w, str(epoch): 0.1}",
+        kept="w, first",
+    ),
+    Row(
+        "tensor_new_alias",
+        setup="""\
+w=torch.ones(1); first=w""",
+        loss="loss*w.sum()*first.sum()",
+        end="w = w*0.9",
+        kept="w.item(), first.item()",
+    ),
+    Row(
+        "tensor_in_obj_new",
+        setup="""\
+t=Trainer(); t.w=torch.ones(1); first=t.w
+hooks={'e':[lambda: setattr(t,'w',t.w*0.9)]}""",
+        loss="loss*t.w.sum()*first.sum()",
+        end="[h() for h in hooks['e']]",
+        kept="t.w.item(), first.item()",
+    ),
 )
 
 

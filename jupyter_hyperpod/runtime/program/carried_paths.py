@@ -195,7 +195,7 @@ class CarriedPaths:
             if any(one[: len(other)] == other for other in self.carried):
                 return ""
             try:
-                value = self._resolved(one)
+                value = self.resolved(one)
                 if most is not None and elements(value) > most:
                     return "large"
                 if Tracer(self._own, None).copied(value) is not SKIPPED:
@@ -229,7 +229,7 @@ class CarriedPaths:
         except Unfit as unfit:
             return f"a {unfit.kind}"
 
-    def _resolved(self, path: Path) -> Any:
+    def resolved(self, path: Path) -> Any:
         """The object at a path, by the objects that were there before the first step. Raises LookupError."""
         for size in range(len(path) - 1, 0, -1):
             if self._origins.is_known(path[:size]):
@@ -249,12 +249,12 @@ class CarriedPaths:
         for path in self.carried:
             key = repr(path)
             with suppress(LookupError, Unfit):
-                copy = self._inner.copied(self._resolved(path), before.get(key))
+                copy = self._inner.copied(self.resolved(path), before.get(key))
                 if copy is not SKIPPED:
                     found[key] = copy
         for path in self._places:
             with suppress(LookupError, Unfit):
-                if (copy := self._made.copied(self._resolved(path))) is not SKIPPED:
+                if (copy := self._made.copied(self.resolved(path))) is not SKIPPED:
                     found[repr(path)] = {FRESH: copy}
         return found
 
@@ -263,7 +263,7 @@ class CarriedPaths:
         found = {}
         for path in self.carried:
             with suppress(LookupError):
-                if (seen := digest(self._resolved(path), self._copier)) is not None:
+                if (seen := digest(self.resolved(path), self._copier)) is not None:
                     found[text(path)] = seen
         return found
 
@@ -296,7 +296,7 @@ class CarriedPaths:
         self.carried[path] = None
         before = None
         with suppress(LookupError):
-            before = self._resolved(path)
+            before = self.resolved(path)
             if (merged := self._inner.merged(before, copy)) is not before:
                 self._set(path, merged)
             return
@@ -310,5 +310,5 @@ class CarriedPaths:
         elif kind in ("global", "frame"):
             _names(kind, key[0])[key[1]] = value
         else:
-            holder = self._origins.at(path[:-1]) if self._origins.is_known(path[:-1]) else self._resolved(path[:-1])
+            holder = self._origins.at(path[:-1]) if self._origins.is_known(path[:-1]) else self.resolved(path[:-1])
             _set_within(holder, kind, key, value)

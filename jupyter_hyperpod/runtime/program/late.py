@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ...core.errors import TrainingError
@@ -66,7 +67,7 @@ class LateChanges:
         covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
         for canonical, path, noted in self._changed(now):
             is_variable = len(path) == 1 and binds(path[0])
-            if noted.kind != "function" and not is_variable and not is_covered(noted, covered):
+            if noted.kind not in ("function", "iterator") and not is_variable and not is_covered(noted, covered):
                 self._carried.paths.add(canonical)
         for place, visit in self._replaced(now):
             if not (len(place) == 1 and binds(place[0])):
@@ -104,7 +105,7 @@ class LateChanges:
         """What the program has changed since this member began, and reads; and what steps fill. As JSON."""
         changed = {repr(key): _digest(noted) for key, _, noted in self._changed(now, new=True)}
         changed |= {repr(path): "gone" for path in self._gone(now)}
-        places = {repr(place): self._named(visit) for place, visit in self._replaced(now)}
+        places = {repr(place): self._named(visit.value) for place, visit in self._replaced(now)}
         return {"changed": changed, "places": places, "inside": list(map(repr, self.inside))}
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
@@ -114,18 +115,22 @@ class LateChanges:
             if path := path_of(key):
                 self.inside.add(path)
         roots = {path[0] for path in (*now.found, *now.places)}
-        here = {}
-        for path, noted in now.found.items():
-            canonical = self._origins.canonical(path, now)
-            here[repr((*path, NEW) if canonical is None else canonical)] = _digest(noted)
-        here |= {key: seen for key, seen in own["changed"].items() if seen == "gone"}
+        gone = {key: seen for key, seen in own["changed"].items() if seen == "gone"}
+        at = {repr(path): _digest(noted) for path, noted in now.found.items()} | gone
+        keys = ((path, self._origins.canonical(path, now)) for path in now.found)
+        here = {repr(canonical): at[repr(path)] for path, canonical in keys if canonical is not None} | gone
         found: dict[str, None] = {}
-        for key in (*shown.get("changed", ()), *own["changed"]):
+        for key, theirs in shown["changed"].items():
             path = path_of(key)
+            is_new = path[-1:] == (NEW,)
+            seen = at.get(repr(path[:-1])) if is_new else here.get(key)
             if path and path[0] in roots and not self._is_inside(path):
-                theirs = shown["changed"].get(key) or self._first(path)
-                if here.get(key, theirs if self._leads(path, now) else None) != theirs:
+                if seen != theirs and (seen is not None or not self._leads(path[:-1] if is_new else path)):
                     found[text(path)] = None
+        for key in own["changed"].keys() - shown["changed"].keys():
+            path = path_of(key)  # what is new is compared by its place
+            if path and path[-1] != NEW and not self._is_inside(path) and own["changed"][key] != self._first(path):
+                found[text(path)] = None
         return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"])))
 
     def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
@@ -139,23 +144,32 @@ class LateChanges:
             path = path_of(key)
             if not path or key not in here or self._is_inside(path):
                 continue
-            named, (origin, content) = self._named(here[key]), theirs.get(key) or [key, None]
+            named, (origin, content) = self._named(here[key].value), theirs.get(key) or self._named_before(path)
             same = named[0] == origin if origin or named[0] else True  # what is new is compared by its content
             if not same and (content is None or named[1] != content):
                 yield text(path)
 
     def _first(self, path: Path) -> str | None:
-        noted = self._origins.begin.found.get(path)
+        noted = self._origins.noted(path)
         return None if noted is None else _digest(noted)
 
-    def _leads(self, path: Path, now: Walk) -> bool:
-        """Whether there is something at a path, which this member's walk did not reach."""
-        return path not in self._origins.begin.found and any(path == other[: len(path)] for other in now.places)
+    def _leads(self, path: Path) -> bool:
+        """Whether there is something at a path, which a walk has seen under another name."""
+        with suppress(LookupError):
+            self._carried.paths.resolved(path)
+            return True
+        return False
 
-    def _named(self, visit: Visit) -> list[str | None]:
+    def _named(self, value: Any) -> list[str | None]:
         """The path of an object that every member has, "" for a new one; and a digest of its content."""
-        origin = self._origins.path_of(visit.value)
-        return ["" if origin is None else repr(origin), digest(visit.value, self._copier)]
+        origin = self._origins.path_of(value)
+        return ["" if origin is None else repr(origin), digest(value, self._copier)]
+
+    def _named_before(self, path: Path) -> list[str | None]:
+        """As `_named`, of what was at a path before the first step."""
+        with suppress(LookupError):
+            return self._named(self._origins.at(path))
+        return [repr(path), None]
 
     def _is_inside(self, path: Path) -> bool:
         return not self.inside.isdisjoint(path[:size] for size in range(1, len(path) + 1))
@@ -173,7 +187,7 @@ class LateChanges:
             if canonical is None and not new:
                 continue
             key = (*path, NEW) if canonical is None else canonical
-            before = first.get(key)
+            before = self._origins.noted(key)
             if before is not None:
                 differs = before.content != noted.content
             else:
@@ -196,7 +210,13 @@ class LateChanges:
                 yield place, visit
 
     def _matters(self, program: Program, path: Path, canonical: Path, noted: Noted) -> bool:
-        if noted.kind not in ("value", "shape", "function") or self._carried.variables.binds_anew(path[0]):
+        content = noted.content
+        is_iterator = (
+            noted.kind == "iterator" and isinstance(content, tuple) and content[0] in ("generator", "iterator")
+        )
+        if not (is_iterator or noted.kind in ("value", "shape", "function")) or self._carried.variables.binds_anew(
+            path[0]
+        ):
             return False
         if path[0][0] in ("environ", "setting") or ("attr", "grad") in path:  # each process has its own
             return False

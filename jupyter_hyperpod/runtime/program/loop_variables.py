@@ -233,10 +233,10 @@ class LoopVariables:
     def digests(self) -> dict[str, str]:
         """A digest for each variable that should be the same on all members, with its name and line."""
         clocks = frozenset[str]().union(*(place.found.clocks for place in self._places))
-        found = {}
+        found, contents = {}, Copier(self._own, self.attributes, self._model, kinds=True)
         for variable in self._each():
             name, value = variable.name, variable.names.get(variable.name)
-            if name not in clocks and value is not None and (text := digest(value, self._copier)) is not None:
+            if name not in clocks and value is not None and (text := digest(value, contents)) is not None:
                 found[f"{name} (line {variable.line})"] = text
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from .readings import is_iterator
 from .value_kinds import PLAIN, has_attributes, held_by
-from .walk import Path, Visit, Walk, path_of
+from .walk import Noted, Path, Visit, Walk, path_of
 
 SMALL = 1000  # items of a container that is kept alive, because nothing refers to one weakly
 _CODE = (
@@ -95,6 +95,13 @@ class Origins:
         if value is None:
             raise LookupError(path)
         return value
+
+    def noted(self, path: Path) -> Noted | None:
+        """What was at a path before the first step, also where it was seen under another name; None for nothing."""
+        if (found := self.begin.found.get(path)) is None and path in self._at:
+            other = self.path_of(self._at[path].get())
+            return None if other is None else self.begin.found.get(other)
+        return found
 
     def key_of(self, value: Any) -> str | None:
         """As `copies.Known`."""

@@ -34,7 +34,14 @@ def load_exactly(optimizer: AnyOptimizer, saved: Mapping[str, Any]) -> None:
     torch converts floating-point parameters' state to the type of the parameter: 32-bit moments of bfloat16 weights
     would lose bits, and quantised ones their meaning.
     """
+    before = [(one, one.param_groups) for one in ones(optimizer)]
     optimizer.load_state_dict(dict(saved))
+    for one, groups in before:
+        for group, loaded in zip(groups, one.param_groups, strict=True):  # other names may refer to a group
+            for name in group.keys() - loaded.keys():
+                del group[name]
+            group.update(loaded)
+        one.param_groups = groups
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in zip(numbers, held, strict=True):
