@@ -210,19 +210,20 @@ class LateChanges:
                 yield place, visit
 
     def _matters(self, program: Program, path: Path, canonical: Path, noted: Noted) -> bool:
+        """Whether a change is the program's and is read; by its names before the first step, which all members have."""
         content = noted.content
         is_iterator = (
             noted.kind == "iterator" and isinstance(content, tuple) and content[0] in ("generator", "iterator")
         )
-        if not (is_iterator or noted.kind in ("value", "shape", "function")) or self._carried.variables.binds_anew(
-            path[0]
-        ):
+        if not (is_iterator or noted.kind in ("value", "shape", "function")):
             return False
+        if (first := self._origins.noted(canonical)) is not None:
+            path, noted = canonical, first
         if path[0][0] in ("environ", "setting") or ("attr", "grad") in path:  # each process has its own
             return False
-        return not (self._is_inside(path) or self._is_inside(canonical)) and (
-            program.flow(path, noted) is not Flow.NOWHERE
-        )
+        if self._carried.variables.binds_anew(path[0]) or self._is_inside(path) or self._is_inside(canonical):
+            return False
+        return program.flow(path, noted) is not Flow.NOWHERE
 
 
 def is_covered(noted: Noted, covered: set[Any]) -> bool:

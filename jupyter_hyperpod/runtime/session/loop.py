@@ -132,7 +132,7 @@ class Loop:
         self._empty = 0  # loops of steps begun after `Session.stop`
         if parts.comparison.members_join and self._group.replica == 1:
             parts.resync.on_newcomers = self._carry_more
-        parts.checkpoints.on_copy = self._show_late
+            parts.checkpoints.on_copy = self._show_late  # elsewhere, the reference back would delay freeing memory
 
     def _carry_more(self) -> None:
         """Newcomers come: carry what has changed since the cell was looked at last."""
