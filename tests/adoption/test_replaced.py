@@ -20,7 +20,7 @@ from types import SimpleNamespace
 torch.manual_seed(0)
 data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 class Stage:
     def __init__(self, weight):
         self.weight = weight
@@ -1343,6 +1343,159 @@ hooks={'e':[lambda: setattr(t,'w',t.w*0.9)]}""",
         loss="loss*t.w.sum()*first.sum()",
         end="[h() for h in hooks['e']]",
         kept="t.w.item(), first.item()",
+    ),
+    Row(
+        "best_live",
+        setup="""\
+best=None""",
+        end="""if epoch==1: best=model.state_dict()
+        if epoch==3: model.load_state_dict(best)""",
+    ),
+    Row(
+        "best_copy",
+        setup="""\
+best=None""",
+        end="""if epoch==1: best=copy.deepcopy(model.state_dict())
+        if epoch==3: model.load_state_dict(best)""",
+    ),
+    Row(
+        "best_clone",
+        setup="""\
+best=None""",
+        end="""if epoch==1: best={k:v.clone() for k,v in model.state_dict().items()}
+        if epoch==3: model.load_state_dict(best)""",
+    ),
+    Row(
+        "best_shallow",
+        setup="""\
+best=None""",
+        end="""if epoch==1: best=copy.copy(model.state_dict())
+        if epoch==3: model.load_state_dict(best)""",
+    ),
+    Row(
+        "w_view",
+        setup="""\
+w=None""",
+        loss="loss*(1.0 if w is None else w.sum().abs())",
+        end="\n        if epoch==1: w=model.weight.detach()",
+    ),
+    Row(
+        "w_data_view",
+        setup="""\
+w=None""",
+        loss="loss*(1.0 if w is None else w.sum().abs())",
+        end="\n        if epoch==1: w=model.weight.data[0]",
+    ),
+    Row(
+        "w_view_before",
+        setup="""\
+w=model.weight.detach()""",
+        loss="loss*(1.0 if w is None else w.sum().abs())",
+    ),
+    Row(
+        "flat_params",
+        setup="""\
+ws=[q.detach() for q in model.parameters()]""",
+        loss="loss*sum(w.sum() for w in ws).abs()",
+        end="ws = [q.detach() for q in model.parameters()]",
+    ),
+    Row(
+        "mom_view",
+        setup="""\
+m=None""",
+        loss="loss*(1.0 if m is None else 1+m.sum().abs())",
+        end="\n        if epoch==1: m=optimizer.state[model.weight]['momentum_buffer']",
+    ),
+    Row(
+        "np_shared",
+        setup="""\
+import numpy as np
+a=np.ones(3); t=torch.from_numpy(a)""",
+        loss="loss*t.sum()",
+        end="a *= 0.9",
+        kept="t.sum().item(), a.sum()",
+    ),
+    Row(
+        "np_shared_cb",
+        setup="""\
+import numpy as np
+a=np.ones(3); t=torch.from_numpy(a)
+def f():
+    a[:]=a*0.9
+hooks={'e':[f]}""",
+        loss="loss*t.sum()",
+        end="[h() for h in hooks['e']]",
+        kept="t.sum().item(), a.sum()",
+    ),
+    Row(
+        "view_pair",
+        setup="""\
+base=torch.ones(4); v=base[:2]""",
+        loss="loss*v.sum()*base.sum()",
+        end="v *= 0.9",
+        kept="base.sum().item(), v.sum().item()",
+    ),
+    Row(
+        "view_pair_cb",
+        setup="""\
+base=torch.ones(4); v=base[:2]
+def f():
+    v.mul_(0.9)
+hooks={'e':[f]}""",
+        loss="loss*v.sum()*base.sum()",
+        end="[h() for h in hooks['e']]",
+        kept="base.sum().item(), v.sum().item()",
+    ),
+    Row(
+        "view_new",
+        setup="""\
+base=torch.ones(4); v=base[:2]""",
+        loss="loss*v.sum()*base.sum()",
+        end="base = base*0.9; v = base[:2]; v *= 0.99",
+        kept="base.sum().item(), v.sum().item()",
+    ),
+    Row(
+        "tied_list",
+        setup="""\
+w=torch.ones(1); box=[w, w]""",
+        loss="loss*box[0].sum()*box[1].sum()",
+        end="w *= 0.9",
+        kept="[b.item() for b in box]",
+    ),
+    Row(
+        "shared_new_lists",
+        setup="""\
+a=[1.0]; b=a""",
+        loss="loss*a[0]*b[0]",
+        end="\n        if epoch==0: a=[0.9]; b=a\n        a[0]*=0.9",
+        kept="a,b,a is b",
+    ),
+    Row(
+        "shared_new_dict_in_obj",
+        setup="""\
+t=Trainer(); t.a={'k':1.0}; t.b=t.a
+def f():
+    if 'x' not in t.a:
+        t.a={'k':0.9,'x':1}; t.b=t.a
+    t.a['k']*=0.9
+hooks={'e':[f]}""",
+        loss="loss*t.a['k']*t.b['k']",
+        end="[h() for h in hooks['e']]",
+        kept="t.a,t.b,t.a is t.b",
+    ),
+    Row(
+        "shared_new_tensor",
+        setup="""\
+a=torch.ones(1); b=a""",
+        loss="loss*a.sum()*b.sum()",
+        end="\n        if epoch==0: a=torch.ones(1)*0.9; b=a\n        a *= 0.9",
+        kept="a.item(),b.item()",
+    ),
+    Row(
+        "state_of_the_optimizer_live",
+        setup="saved = None",
+        end="""if epoch==1: saved=optimizer.state_dict()
+        if epoch==3: optimizer.load_state_dict(saved)""",
     ),
 )
 

@@ -34,13 +34,14 @@ class Decay:
 config, decay, best = Config(), Decay(), []
 stages = [Stage(1.0), Stage(0.5), Stage(2.0)]
 stage = stages[0]
+view = None
 hooks = {"end": [decay]}
 
 def loss_function(batch):
     time.sleep(float(os.environ.get("PAUSE_S", "0")))
     top = best[0] if best else 0.0
     loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-    return stage.weight * config.scale * decay.scale * loss + 0.01 * top
+    return stage.weight * config.scale * decay.scale * loss + 0.01 * top + (0.0 if view is None else 0.1 * view.sum())
 
 with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
     for epoch in session.epochs(50):
@@ -51,6 +52,7 @@ print(config.scale, decay.scale, best)
 """
 CHANGES = """config = dataclasses.replace(config, scale=config.scale * 0.9)
         stage = stages[min(epoch, 2)]
+        view = model.weight.detach()
         for hook in hooks["end"]: hook(loss)
         heapq.heappush(best, -loss)"""
 

@@ -22,7 +22,7 @@ from .carried_paths import CarriedPaths, Tracer
 from .copies import SKIPPED, Copier, Copy
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
-from .origins import Origins
+from .origins import Origins, OwnTensors
 from .value_kinds import State, Unfit, has_attributes
 
 LATE = (
@@ -73,7 +73,7 @@ class Carried:
     def __init__(self, own: frozenset[int], sources: Mapping[str, Any]) -> None:
         generators.begin()
         self._flags = ModelFlags(sources["model"], sources["data"], own)
-        self.origins = Origins()
+        self.origins = Origins(OwnTensors(sources))
         self.paths = CarriedPaths(own, sources, self.origins)
         self.values = State()
         self.data: Any = None  # what reads the data; its place in a stream travels, too

@@ -6,7 +6,6 @@ can be changed in place is changed in place, because other names of the program 
 
 from __future__ import annotations
 
-import io
 from argparse import Namespace
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +13,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import partial
 from operator import is_
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ..comm.state_codec import is_array
-from ..session.optimizer_state import access, copy_tensor, has_state, put_array, put_tensor, set_memory_file
+from ..session.optimizer_state import access, copy_tensor, has_state, memory_file, put_array, put_tensor
 from .own_files import dictionary, factory_of, is_own_class, own_class, plain_items, set_items, tuple_class
 from .value_kinds import (
     LONG,
@@ -35,6 +35,7 @@ from .value_kinds import (
     held_by,
     is_foreign,
     is_frozen,
+    is_of_model,
     key_of,
     size,
     type_name,
@@ -53,6 +54,7 @@ CONTENT = "\0content"  # beside it, what that object holds
 ITEMS = "\0items"  # beside an object's copy, what it holds as a dictionary, a list, a set or a deque
 ITSELF = "\0itself"  # beside it, where its attributes are its items: ``self.__dict__ = self``
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
+SHARED = (torch.Tensor, dict, list, set, deque)  # that new objects may share
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 
@@ -90,8 +92,14 @@ class Copier:
         if kind in PLAIN:
             return value
         if self._known is not None and (key := self._known.key_of(value)) is not None:
-            return {ORIGIN: key} | self._content(value, before, path)
-        return self._whole(value, before, path)
+            return {ORIGIN: key} | ({} if self._known.is_view(key) else self._content(value, before, path))
+        if self._known is None or self._contents or not isinstance(value, SHARED):
+            return self._whole(value, before, path)
+        earlier = before.get(CONTENT) if isinstance(before, dict) else None
+        copy = self._whole(value, earlier, path)
+        if copy is SKIPPED or (isinstance(copy, dict) and TYPE in copy):
+            return copy
+        return {LABEL: self._known.label_of(value), CONTENT: copy}
 
     def _whole(self, value: Any, before: Copy, path: str) -> Copy:
         kind = type(value)
@@ -171,7 +179,7 @@ class Copier:
         """A copy of an object of the program's own subclass of a container: its items and its attributes."""
         earlier = before if isinstance(before, dict) else {}
         plain = plain_items(value)
-        found = {TYPE: type_name(value), ITEMS: self.copied(plain, earlier.get(ITEMS), path)}
+        found = {TYPE: type_name(value), ITEMS: self._whole(plain, earlier.get(ITEMS), path)}
         if found[ITEMS] is SKIPPED or getattr(type(value), "default_factory", None) is not None:
             raise Unfit(path, value)
         held = getattr(value, "__dict__", {})
@@ -270,7 +278,7 @@ class Copier:
         if isinstance(copy, dict):
             if ORIGIN in copy:
                 return self._found(copy, None)
-            if TYPE in copy:
+            if TYPE in copy or LABEL in copy:
                 return self._made_once(copy, None)
             items = {key: self.fresh(item) for key, item in copy.items() if key != KIND}
             try:
@@ -280,7 +288,7 @@ class Copier:
                 raise Unfit("", None) from None
         if type(copy) in (list, tuple):
             return type(copy)(map(self.fresh, copy))
-        return deque(map(self.fresh, copy), copy.maxlen) if isinstance(copy, deque) else self.copied(copy)
+        return deque(map(self.fresh, copy), copy.maxlen) if isinstance(copy, deque) else self._of_states.copied(copy)
 
     def _found(self, copy: dict[str, Any], target: Any) -> Any:
         """The object of this member for which a copy stands, with what it holds."""
@@ -293,21 +301,18 @@ class Copier:
         return value if in_place else self._instead(value, copy[CONTENT])
 
     def _made_once(self, copy: dict[str, Any], target: Any) -> Any:
-        if self._known is None or LABEL not in copy:
-            return self.made(copy, target)
-        return self._known.labelled(copy[LABEL], lambda: self.made(copy, target))
+        make = partial(self.fresh, copy[CONTENT]) if CONTENT in copy else partial(self.made, copy, target)
+        return make() if self._known is None or LABEL not in copy else self._known.labelled(copy[LABEL], make)
 
     def made(self, copy: dict[str, Any], target: Any) -> Any:
         """A new object of a class of the program, or a model as the session's, that holds `copy`. Raises Unfit."""
-        if _is_copy_of(self._model, copy) and self._put(again := deepcopy(self._model), copy):
+        if is_of_model(self._model, copy[TYPE], copy.get(OBJECT)) and self._put(again := deepcopy(self._model), copy):
             return again
         if NAMED in copy and (named := tuple_class(copy[TYPE])) is not None:
             items = map(self.fresh, copy[NAMED])
             return tuple.__new__(named, items) if hasattr(named, "_fields") else named(tuple(items))
         if copy[TYPE] in ("_io.BytesIO", "_io.StringIO"):
-            file = getattr(io, copy[TYPE][4:])()
-            set_memory_file(file, copy[OBJECT])
-            return file
+            return memory_file(copy[TYPE], copy[OBJECT])
         kind: Any = own_class(copy[TYPE]) or NAMESPACES.get(copy[TYPE])
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
@@ -338,9 +343,7 @@ class Copier:
         if isinstance(copy, dict) and (ENUM in copy or NAMED in copy or ORIGIN in copy):
             return False
         if isinstance(copy, dict) and OBJECT in copy:
-            if is_frozen(target):  # it was replaced, and others may hold the one that is here
-                return False
-            if type_name(target) != copy[TYPE]:
+            if is_frozen(target) or type_name(target) != copy[TYPE]:  # others may hold a frozen one, which was replaced
                 return False
             if ITEMS in copy:
                 self._put_own_items(target, copy[ITEMS])
@@ -394,7 +397,3 @@ class Copier:
             return self.copied(value) is SKIPPED
         except Unfit:  # an object of a library, which was left out of the copy, too
             return True
-
-
-def _is_copy_of(model: torch.nn.Module | None, copy: dict[str, Any]) -> bool:
-    return model is not None and type_name(model) == copy[TYPE] and model.state_dict().keys() == copy[OBJECT].keys()

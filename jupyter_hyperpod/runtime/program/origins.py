@@ -7,18 +7,23 @@ path, and no content is written into the wrong object.
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from .readings import is_iterator
 from .value_kinds import PLAIN, has_attributes, held_by
 from .walk import Noted, Path, Visit, Walk, path_of
 
+VIEW = "view"  # at the beginning of a key
+_VIEW = repr((VIEW, ""))[:-4]
 SMALL = 1000  # items of a container that is kept alive, because nothing refers to one weakly
 _CODE = (
     types.FunctionType,
@@ -56,10 +61,60 @@ def is_followed(value: Any) -> bool:
     return not isinstance(value, (*PLAIN, *_CODE, tuple, frozenset)) and not is_iterator(value)
 
 
+class OwnTensors:
+    """The tensors of the session's model and of its optimizer's state, and views of them that a program keeps.
+
+    A view changes with what it shows: such as ``best = model.state_dict()``, which is no copy.
+    """
+
+    def __init__(self, sources: Mapping[str, Any]) -> None:
+        self._sources = sources
+        self._by_storage: dict[int, tuple[str, torch.Tensor]] = {}
+
+    def forget(self) -> None:
+        """The tensors may be others from now on."""
+        self._by_storage = {}
+
+    def key_of(self, value: torch.Tensor) -> str | None:
+        """What names a view of one of the tensors, None for another tensor."""
+        if type(value) is not torch.Tensor or value.requires_grad or value.layout is not torch.strided or value.is_meta:
+            return None
+        if not self._by_storage:
+            self._by_storage = {_storage(tensor): (name, tensor) for name, tensor in self._tensors()}
+        name, tensor = self._by_storage.get(_storage(value), ("", value))
+        if not name or tensor.dtype != value.dtype or not value.nelement():
+            return None
+        return repr((VIEW, name, tuple(value.shape), value.stride(), value.storage_offset()))
+
+    def of_key(self, key: str) -> torch.Tensor:
+        """The same view of this member's tensor. Raises LookupError."""
+        _, name, shape, stride, offset = ast.literal_eval(key)
+        found = next((tensor for own, tensor in self._tensors() if own == name), None)
+        if found is None:
+            raise LookupError(name)
+        return found.detach().as_strided(shape, stride, offset)
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        model, optimizers = self._sources.get("model"), [v for k, v in self._sources.items() if k.startswith("optim")]
+        named = [] if model is None else [*model.named_parameters(), *model.named_buffers()]
+        found = [(f"model.{name}", tensor) for name, tensor in named]
+        for place, optimizer in enumerate(optimizers):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for number, parameter in enumerate(parameters):
+                held = optimizer.state.get(parameter, {})
+                found += [(f"{place}.{number}.{name}", v) for name, v in held.items() if isinstance(v, torch.Tensor)]
+        yield from ((name, tensor) for name, tensor in found if type(tensor) in (torch.Tensor, torch.nn.Parameter))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return 0 if tensor.layout is not torch.strided or tensor.is_meta else tensor.untyped_storage().data_ptr()
+
+
 @dataclass
 class Origins:
-    """``begin``: the walk before the first step."""
+    """``own``: the session's tensors. ``begin``: the walk before the first step."""
 
+    own: OwnTensors = field(default_factory=lambda: OwnTensors({}))
     begin: Walk = field(default_factory=Walk)
     _by_id: dict[int, tuple[Path, Reference]] = field(default_factory=dict)
     _at: dict[Path, Reference] = field(default_factory=dict)
@@ -106,7 +161,7 @@ class Origins:
     def key_of(self, value: Any) -> str | None:
         """As `copies.Known`."""
         if (path := self.path_of(value)) is None:
-            return None
+            return self.own.key_of(value) if isinstance(value, torch.Tensor) else None
         if path not in self._keys:
             key = repr(path)
             self._keys[path] = key if path_of(key) else ""
@@ -114,7 +169,11 @@ class Origins:
 
     def of_key(self, key: str) -> Any:
         """As `copies.Known`."""
-        return self.at(path_of(key))
+        return self.own.of_key(key) if self.is_view(key) else self.at(path_of(key))
+
+    def is_view(self, key: str) -> bool:
+        """As `copies.Known`."""
+        return key.startswith(_VIEW)
 
     def alive(self) -> list[Any]:
         """All objects that are still there: while a member takes the place of another, none may go."""
@@ -134,6 +193,7 @@ class Origins:
     def forget_new(self) -> None:
         """The copies of another step begin."""
         self._labels, self._made = {}, {}
+        self.own.forget()
 
     def canonical(self, path: Path, walk: Walk) -> Path | None:
         """The path, by what was there before the first step, of what a walk has found; None inside of a new object.

@@ -66,6 +66,9 @@ class Known(Protocol):
     def of_key(self, key: str) -> Any:
         """The object of this member that a key names. Raises LookupError."""
 
+    def is_view(self, key: str) -> bool:
+        """Whether a key names a view of the session's own tensors, whose content travels anyway."""
+
     def label_of(self, value: Any) -> int:
         """A number for a new object, the same in all copies of one step."""
 
@@ -150,3 +153,13 @@ def key_of(key: Any, path: str) -> Any:
     if isinstance(key, tuple):
         return tuple(key_of(part, path) for part in key)
     raise Unfit(path, key)
+
+
+def is_of_model(model: torch.nn.Module | None, kind: str, state: Any) -> bool:
+    """Whether a state dictionary, of an object of this kind, fits a model."""
+    return (
+        model is not None
+        and type_name(model) == kind
+        and isinstance(state, dict)
+        and model.state_dict().keys() == state.keys()
+    )

@@ -104,6 +104,13 @@ def _memory_file(file: io.BytesIO | io.StringIO) -> dict[str, Any]:
     return {"content": whole, "at": file.tell()}
 
 
+def memory_file(kind: str, state: dict[str, Any]) -> io.BytesIO | io.StringIO:
+    """A new file in memory, of the class ``kind``, with the content and the position that `access` has read."""
+    file = io.BytesIO() if kind == "_io.BytesIO" else io.StringIO()
+    set_memory_file(file, state)
+    return file
+
+
 def set_memory_file(file: Any, state: dict[str, Any]) -> None:
     """Let a file in memory have the content and the position that `access` has read."""
     content = state["content"]
