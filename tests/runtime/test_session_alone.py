@@ -18,7 +18,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.runtime.data.order import sample_indices
-from jupyter_hyperpod.runtime.session.loop import Step
+from jupyter_hyperpod.runtime.session.loop import Loop, Step
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -162,6 +162,24 @@ def test_steps_and_epochs_say_how_many_they_are() -> None:
             steps = session.steps(3)
             assert len(steps) == 3 and [step.run(loss_fn) >= 0 for step in steps] == [True] * 3
         assert session.step == 6
+
+
+def test_an_iterator_that_outlives_its_session_does_nothing_when_it_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, optimizer, loss_fn = parts()
+    with (
+        pytest.raises(ZeroDivisionError),
+        hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2) as session,
+    ):
+        steps = session.steps(3)
+        next(steps).run(loss_fn)
+        raise ZeroDivisionError
+    left: list[object] = []
+    monkeypatch.setattr(Loop, "_leave", left.append)
+    del steps
+    gc.collect()
+    assert left == []
 
 
 def test_a_step_that_was_not_run_is_an_error() -> None:

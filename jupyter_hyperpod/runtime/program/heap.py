@@ -30,6 +30,7 @@ from .own_files import is_own_class, is_own_file
 from .value_kinds import PLAIN, State, has_attributes
 from .walk import Noted, Path, Visit, Walk
 
+SAMPLES = 8  # of the session's data, of which as many at each end are walked: to read 100 takes most of a walk
 NODES = 5000  # at most, per walk
 DEEPEST = 12  # steps of a path
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
@@ -167,7 +168,9 @@ class Heap:
         if isinstance(value, CONTAINERS):
             content, whole = readings.of_container(value)
             _note(walk, one, content, "shape", whole=id(value))
-            return [] if whole else list(_items(one)) + (list(_attributes(one)) if hasattr(value, "__dict__") else [])
+            most = SAMPLES if value is self._sources.get("data") else readings.ITEMS
+            items = [] if whole else list(_items(one, most))
+            return items + (list(_attributes(one)) if hasattr(value, "__dict__") and not whole else [])
         if readings.is_cache(value):
             _note(walk, one, (value.cache_info().misses, readings.of_cache(value)), "cache")
             return [_step(one, value.__wrapped__, "attr", "__wrapped__", one.name)]
@@ -269,13 +272,13 @@ def _attributes(one: Visit) -> Iterator[Visit]:
         yield _step(one, inner, "attr", name, name if own else one.name)
 
 
-def _items(one: Visit) -> Iterator[Visit]:
+def _items(one: Visit, most: int) -> Iterator[Visit]:
     value = one.value
     pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
     if isinstance(value, (set, frozenset)):
         pairs = []
-    if len(pairs) > 2 * readings.ITEMS:
-        pairs = pairs[: readings.ITEMS] + pairs[-readings.ITEMS :]
+    if len(pairs) > 2 * most:
+        pairs = pairs[:most] + pairs[-most:]
     for key, inner in pairs:
         if isinstance(key, PLAIN):
             yield _step(one, inner, "item", key, one.name)

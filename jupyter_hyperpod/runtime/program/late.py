@@ -31,7 +31,7 @@ LACKS = (
     "session.state.name = ..., or change the one object in place instead of taking another one"
 )
 NEW = ("new", "")  # the end of a path into an object that the loop has made
-SHARE, SHARE_JOINING = 100, 3  # a later look waits so many times as long as the last one took
+SHARE, SHARE_JOINING = 200, 3  # a later look waits so many times as long as the last one took
 
 
 class LateChanges:
@@ -57,7 +57,7 @@ class LateChanges:
         self.inside.add(path)
 
     def carry(self, newcomers: bool = False, at_once: bool = False) -> None:
-        """Carry what has changed since the first steps. It looks at most a hundredth of the time, or ``at_once``;
+        """Carry what has changed since the first steps. It looks at most half a percent of the time, or ``at_once``;
         more often where ``newcomers`` may come soon.
         """
         began_s, share = time.perf_counter(), SHARE_JOINING if newcomers else SHARE

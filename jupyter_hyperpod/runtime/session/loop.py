@@ -160,7 +160,8 @@ class Loop:
                 yield step
             except GeneratorExit:
                 self._inside, self._calls = False, 0
-                self._leave()
+                if not self._over:  # else an iterator that was kept is collected long after the session
+                    self._leave()
                 raise
             self._inside = False
             if self._state.applied < step.number * self._runs and not self._restored:
@@ -221,6 +222,10 @@ class Loop:
         number = self._state.applied // self._runs + 1
         self._state.show((number - 1) * self._runs)
         return Step(self._execution, number, self._optimizer)
+
+    def abandon(self) -> None:
+        """The cell leaves the session by an error."""
+        self._over = True
 
     def end(self) -> None:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""

@@ -340,6 +340,7 @@ class Session:
                 worker = current()
                 self._carried.explain(error, "this member" if worker is None else worker.context.node)
             if error is not None:
+                self._loop.abandon()
                 open_session.left_by(error)
             elif self._loop.has_begun:
                 self._loop.end()
