@@ -57,6 +57,7 @@ WORKING = {
         "if step.number == 4: best_model = copy.deepcopy(model)",
         kept="sum(p.double().sum().item() for p in best_model.parameters()).hex()",
     ),
+    "an object": cell("if step.number == 8: best = Record(loss)", kept="best.weights"),
 }
 REFUSED = {
     "a lambda": (cell("if step.number == 4: choice = lambda p, t: second(p, t)", "choice"), "becomes another function"),
@@ -67,10 +68,6 @@ REFUSED = {
     "a partial": (
         cell("choice = functools.partial(second) if step.number > 8 else first", "choice"),
         "gives choice another function",
-    ),
-    "an object": (
-        cell("if step.number == 8: best = Record(loss)", kept="best.weights"),
-        "changes best, an object that a member",
     ),
 }
 

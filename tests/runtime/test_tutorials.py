@@ -64,7 +64,7 @@ def demo_basic(rank, world_size, port):
     nn.functional.mse_loss(ddp_model(torch.randn(20, 10)), torch.randn(20, 5)).backward()
     optimizer.step()
     # Both processes write to one pipe: a line must be one write.
-    print(f"rank {rank} of {dist.get_world_size()}\n", end="", flush=True)
+    print(f"rank {rank} of {dist.get_world_size()}\\n", end="", flush=True)
     dist.destroy_process_group()
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ class Carried:
         self.data: Any = None  # what reads the data; its place in a stream travels, too
         self.variables = LoopVariables(own, sources["model"], self.origins)
         self._own = own
+        self._model = sources["model"]
         self._objects: dict[str, Any] = {STATE: self.values}
         self._sealed = Copies(0, 0)
         self._epoch = (0, 0, 0, 0)
@@ -106,7 +107,7 @@ class Carried:
     def seal(self, step: int, loop: int) -> None:
         """Copy everything: the cell is between two steps. Raises TrainingError for what cannot travel."""
         copier = Copier(self._own)
-        self.origins.forget_new()
+        self.origins.forget_new(step, loop)
         before, found = self._sealed.values, {}
         for name, value in self._objects.items():
             try:
@@ -168,14 +169,17 @@ class Carried:
                 self._left = loop
         held = self.origins.alive()
         self.origins.forget_new()
-        copier = Copier(self._own)
+        copier = Copier(self._own, None, self._model)
         if missing := received.values.keys() - self._objects.keys():
             raise TrainingError(
                 f"other members carry {', '.join(sorted(missing))}, which this member has not registered: call "
                 "session.register() on every member, before the first step"
             )
         for name, copy in received.values.items():
-            copier.merged(self._objects[name], copy)
+            try:
+                copier.merged(self._objects[name], copy)
+            except Unfit as unfit:
+                raise _refused(name, unfit) from unfit
         self.variables.put_back(received.ended if loop < received.loop and received.ended else received.variables)
         generators.put_back(received.generators)
         self._flags.put_back(received.flags)

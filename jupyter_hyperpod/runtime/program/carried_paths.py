@@ -291,18 +291,18 @@ class CarriedPaths:
     def _put(self, path: Path, copy: Copy) -> None:
         if isinstance(copy, dict) and FRESH in copy:
             self._places[path] = None
-            self._set(path, self._made.fresh(copy[FRESH]))
+            self.put(path, self._made.fresh(copy[FRESH]))
             return
         self.carried[path] = None
         before = None
         with suppress(LookupError):
             before = self.resolved(path)
             if (merged := self._inner.merged(before, copy)) is not before:
-                self._set(path, merged)
+                self.put(path, merged)
             return
-        self._set(path, self._inner.fresh(copy))
+        self.put(path, self._inner.fresh(copy))
 
-    def _set(self, path: Path, value: Any) -> None:
+    def put(self, path: Path, value: Any) -> None:
         """Let the place at a path hold another value. Raises LookupError."""
         kind, key = path[-1]
         if kind == "environ":

@@ -168,6 +168,7 @@ class Comparison:
         """What has changed between two walks, in words, with its lines."""
         program = Program(after)
         changed = (self._before or before).changed(after)
+        changed = {p: noted for p, noted in changed.items() if noted.kind != "late"}
         matter = {p: noted for p, noted in changed.items() if program.flow(p, noted) is not Flow.NOWHERE}
         found = [f"{_label(path, noted)} ({program.place(noted.name)})" for path, noted in matter.items()]
         return list(dict.fromkeys(found or program.unseeded()))
@@ -181,7 +182,7 @@ class Comparison:
         refused = program.refused or program.keyed(names) or program.counting() or program.unordered()
         found = [refused] if refused else []
         for path, noted in before.changed(after).items():
-            matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting")
+            matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late")
             if matters and not self._is_settings(path):
                 place = program.place(noted.name)
                 found.append(INSIDE.format(place=place, name=_label(path, noted), ident=noted.name))
@@ -192,7 +193,11 @@ class Comparison:
         changed = before.changed(after)
         program = Program(after) if changed else None
         for path, noted in changed.items() if program is not None else ():
-            if program is not None and program.flow(path, noted) is not Flow.NOWHERE and noted.kind != "cache":
+            if (
+                program is not None
+                and program.flow(path, noted) is not Flow.NOWHERE
+                and noted.kind not in ("cache", "late")
+            ):
                 place = program.place(noted.name)
                 if isinstance(code, types.CodeType):
                     place = program.at(code.co_filename, code.co_firstlineno)
@@ -244,7 +249,7 @@ class Comparison:
         covered = set(tracer.notes)
         program: Program | None = None
         for path, noted in changed.items():
-            if is_covered(noted, covered):
+            if noted.kind == "late" or is_covered(noted, covered):
                 continue
             program = program or Program(now)
             if program.flow(path, noted) is not Flow.NOWHERE:

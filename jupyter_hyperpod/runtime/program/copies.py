@@ -24,6 +24,7 @@ from ..comm.state_codec import is_array
 from ..session.optimizer_state import access, copy_tensor, has_state, memory_file, put_array, put_tensor
 from .own_files import dictionary, factory_of, is_own_class, own_class, plain_items, set_items, tuple_class
 from .value_kinds import (
+    DICTIONARIES,
     LONG,
     NAMESPACES,
     PLAIN,
@@ -47,16 +48,14 @@ MODULES = "\0modules"  # beside it, the plain attributes of a module and of thos
 PART = "\0part"  # beside it, where not all attributes of an object are in it
 NAMED = "\0named"  # the key of the copy of a named tuple
 KIND = "\0kind"  # in the copy of a dictionary: which class it is of, and the name of its default factory
+TRAINING = "\0training"  # beside the copy of a module, whether it is in training mode
 LABEL = "\0label"  # beside it, a number: copies of one new object have the same
-ORIGIN = "\0origin"  # the key of a copy that stands for an object which every member has: see `origins`
-FRESH = "\0fresh"  # the key of the copy of an object that the loop has made
-CONTENT = "\0content"  # beside it, what that object holds
-ITEMS = "\0items"  # beside an object's copy, what it holds as a dictionary, a list, a set or a deque
-ITSELF = "\0itself"  # beside it, where its attributes are its items: ``self.__dict__ = self``
+# The key of a copy that stands for an object which every member has, see `origins`, and what it holds; of a new object.
+ORIGIN, CONTENT, FRESH = "\0origin", "\0content", "\0fresh"
+ITEMS, ITSELF = "\0items", "\0itself"  # beside it, what it holds as a container; whether its attributes are these
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
 SHARED = (torch.Tensor, dict, list, set, deque)  # that new objects may share
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
-DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 
 
 class Copier:
@@ -126,13 +125,14 @@ class Copier:
             return self._list(value, before, path)
         if kind is tuple and all(type(item) in PLAIN for item in value):
             return value
+        if isinstance(value, tuple) and kind is not tuple and tuple_class(type_name(value)) is not kind:
+            self._of_states.copied(tuple(value), None, path)  # a part that cannot travel tells more
+            raise Unfit(path, value)
         if isinstance(value, (tuple, deque)):
             items = [self.copied(item, None, f"{path}[{place}]") for place, item in enumerate(value)]
             if any(item is SKIPPED for item in items):
                 return SKIPPED
             if isinstance(value, tuple) and kind is not tuple:
-                if tuple_class(type_name(value)) is not kind:
-                    raise Unfit(path, value)
                 return {NAMED: tuple(items), TYPE: type_name(value)}
             return deque(items, value.maxlen) if isinstance(value, deque) else tuple(items)
         if kind in (set, frozenset):
@@ -194,7 +194,8 @@ class Copier:
         names = self._attributes or frozenset()
         modules = value.named_modules() if names and isinstance(value, torch.nn.Module) else ()
         found = {path: copies for path, module in modules if (copies := self.attributes_of(module, names))}
-        return {MODULES: found} if found else {}
+        flag = {TRAINING: value.training} if isinstance(value, torch.nn.Module) else {}
+        return flag | ({MODULES: found} if found else {})
 
     def attributes_of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
         """Copies of those attributes of these names that an object has and that can travel."""
@@ -307,7 +308,7 @@ class Copier:
     def made(self, copy: dict[str, Any], target: Any) -> Any:
         """A new object of a class of the program, or a model as the session's, that holds `copy`. Raises Unfit."""
         if is_of_model(self._model, copy[TYPE], copy.get(OBJECT)) and self._put(again := deepcopy(self._model), copy):
-            return again
+            return again.train(copy.get(TRAINING, True))
         if NAMED in copy and (named := tuple_class(copy[TYPE])) is not None:
             items = map(self.fresh, copy[NAMED])
             return tuple.__new__(named, items) if hasattr(named, "_fields") else named(tuple(items))

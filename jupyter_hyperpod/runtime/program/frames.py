@@ -121,6 +121,6 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    if frame.f_code.co_name in (LOOP, LOSS):
+    if frame.f_code.co_name in (LOOP, LOSS) or is_ours(frame.f_code.co_filename):  # an agent runs as __main__
         return True
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _NAME

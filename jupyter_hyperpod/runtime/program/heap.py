@@ -32,7 +32,7 @@ from .walk import Noted, Path, Visit, Walk
 
 SAMPLES = 8  # of the session's data, of which as many at each end are walked: to read 100 takes most of a walk
 NODES = 5000  # at most, per walk
-DEEPEST = 12  # steps of a path
+DEEPEST = 64  # steps of a path
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _OFTEN = {int, float, str, bool, type(None)}
 _PACKAGE = __name__.partition(".")[0]
@@ -40,6 +40,7 @@ _MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
 _OPTIMIZER = {"state", "param_groups", "defaults", "step"}
 _TORCH = ("torch.utils.data.", "torch.distributions.")  # packages of torch whose objects are walked
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
+_OWN = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # of the session, with something to look at
 _NOT_FOLLOWED = (types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType, FrameType)
 SETTINGS = {  # of the process, by the functions that set them
     "set_default_dtype": torch.get_default_dtype,
@@ -118,6 +119,7 @@ class Heap:
         if isinstance(value, _FUNCTIONS) and _may_be_replaced(one):
             _note(walk, one, readings.of_function(value), "function")
         walk.places[one.path] = one
+        walk.cut = walk.cut or len(one.path) > DEEPEST
         if id(value) in seen or len(one.path) > DEEPEST:
             walk.aliases.setdefault(id(value), set()).add(str(one.path[0][1][-1]))
             return []
@@ -134,7 +136,7 @@ class Heap:
         own = id(value) in self.own
         if own and one.inside and one.holder not in self.own:
             walk.touching.add(one.name)
-        if own and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer)) and one.path[0][0] != "session":
+        if own and not isinstance(value, _OWN) and one.path[0][0] != "session":
             seen.discard(id(value))  # the data: it has a root of its own
             return []
         if readings.is_immutable(value) or (readings.shows(value) and not has_attributes(value)):
@@ -146,14 +148,19 @@ class Heap:
         if isinstance(value, torch.Tensor):
             if not own:
                 _note(walk, one, readings.of_tensor(value))
+            elif not isinstance(value, torch.nn.Parameter):
+                _note(walk, one, readings.of_tensor(value), "late")  # a buffer that is not saved
             grad = value.grad if value.is_leaf and value.requires_grad and not own else None
-            return [_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else []
+            held = list(_attributes(one)) if value.__dict__ else []
+            return held + ([_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else [])
         if is_array(value):
             _note(walk, one, readings.of_array(value))
             return []
         if isinstance(value, torch.nn.Module):
+            _note(walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), _hooks(value), "late")
             return list(_of_nn_module(one, own))
         if isinstance(value, torch.optim.Optimizer):
+            _note(walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), _hooks(value), "late")
             if not own:
                 _note(walk, one, readings.of_state(value))
             return [s for s in _attributes(one) if s.key not in _OPTIMIZER and not str(s.key).startswith("_")]
@@ -240,12 +247,26 @@ def _of_module(module: types.ModuleType) -> Iterator[Visit]:
         yield from _of_namespace(vars(module))
 
 
+def _hooks(value: Any) -> Hashable:
+    """The hooks of the program that a module, its own parameters or an optimizer have."""
+    tables = [table for name, table in vars(value).items() if name.endswith("hooks") and isinstance(table, dict)]
+    for parameter in getattr(value, "_parameters", {}).values():
+        names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        tables += [table for name in names if (table := getattr(parameter, name, None))]
+    functions = [hook for table in tables for hook in table.values()]
+    codes = [getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None) for hook in functions]
+    files = [getattr(code, "co_filename", "<frozen") for code in codes]
+    own = [hook for hook, file in zip(functions, files, strict=True) if is_own_file(file) and not is_ours(file)]
+    return tuple(map(str, map(readings.of_function, own)))
+
+
 def _of_nn_module(one: Visit, own: bool) -> Iterator[Visit]:
     value = one.value
     builtin = type(value).__module__.startswith("torch.")
     tensors = {} if own else {**value._parameters, **value._buffers}
     kept = {name: value._buffers[name] for name in value._non_persistent_buffers_set} if own else {}
-    for name, inner in {**tensors, **kept, **value._modules}.items():
+    marked = {name: p for name, p in value._parameters.items() if p is not None and p.__dict__} if own else {}
+    for name, inner in {**tensors, **kept, **marked, **value._modules}.items():
         if inner is not None:
             yield _step(one, inner, "attr", name, one.name if builtin else name, holder=id(value))
     if not own:

@@ -8,7 +8,7 @@ joins compares what it has with what another member shows.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,7 @@ LACKS = (
     "changed there: {names}. The source does not show that the run changes this. Keep such values in the session, "
     "session.state.name = ..., or change the one object in place instead of taking another one"
 )
+OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
 NEW = ("new", "")  # the end of a path into an object that the loop has made
 SHARE, SHARE_JOINING = 200, 3  # a later look waits so many times as long as the last one took
 
@@ -67,7 +68,11 @@ class LateChanges:
         covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
         for canonical, path, noted in self._changed(now):
             is_variable = len(path) == 1 and binds(path[0])
-            if noted.kind not in ("function", "iterator") and not is_variable and not is_covered(noted, covered):
+            if (
+                noted.kind not in ("function", "iterator", "late", "setting")
+                and not is_variable
+                and not is_covered(noted, covered)
+            ):
                 self._carried.paths.add(canonical)
         for place, visit in self._replaced(now):
             if not (len(place) == 1 and binds(place[0])):
@@ -110,6 +115,7 @@ class LateChanges:
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
         """What this member has otherwise than another one, which has shown it by `shown`; in words."""
+        now = self._undone(now, shown["changed"])
         own = self.shown(now)
         for key in shown.get("inside", ()):
             if path := path_of(key):
@@ -125,13 +131,29 @@ class LateChanges:
             is_new = path[-1:] == (NEW,)
             seen = at.get(repr(path[:-1])) if is_new else here.get(key)
             if path and path[0] in roots and not self._is_inside(path):
-                if seen != theirs and (seen is not None or not self._leads(path[:-1] if is_new else path)):
+                if seen != theirs and (seen is not None or not self._leads(path[:-1] if is_new else path, now)):
                     found[text(path)] = None
         for key in own["changed"].keys() - shown["changed"].keys():
             path = path_of(key)  # what is new is compared by its place
             if path and path[-1] != NEW and not self._is_inside(path) and own["changed"][key] != self._first(path):
                 found[text(path)] = None
         return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"])))
+
+    def _undone(self, now: Walk, theirs: Collection[str]) -> Walk:
+        """Everything, after numbers and text that this member alone has changed are put back.
+
+        Its cell has run code that follows earlier steps, with other values.
+        """
+        undone = False
+        for canonical, _, noted in list(self._changed(now)):
+            before = self._origins.begin.found.get(canonical)
+            if repr(canonical) not in theirs and noted.kind == "value" and before is not None and not before.whole:
+                content = before.content
+                if isinstance(content, tuple) and content[1] != "nan" and canonical[0][0] in ("global", "frame"):
+                    with suppress(LookupError, TrainingError, AttributeError, TypeError):
+                        self._carried.paths.put(canonical, content[1])
+                        undone = True
+        return self.look() if undone else now
 
     def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
         """Raise TrainingError where this member lacks what the checkpoint after ``step`` shows."""
@@ -153,11 +175,11 @@ class LateChanges:
         noted = self._origins.noted(path)
         return None if noted is None else _digest(noted)
 
-    def _leads(self, path: Path) -> bool:
+    def _leads(self, path: Path, now: Walk) -> bool:
         """Whether there is something at a path, which a walk has seen under another name."""
         with suppress(LookupError):
-            self._carried.paths.resolved(path)
-            return True
+            value, holder = self._carried.paths.resolved(path), self._carried.paths.resolved(path[:-1] or path)
+            return now.first(value) not in (None, path) or now.first(holder) not in (None, path[:-1])
         return False
 
     def _named(self, value: Any) -> list[str | None]:
@@ -215,12 +237,14 @@ class LateChanges:
         is_iterator = (
             noted.kind == "iterator" and isinstance(content, tuple) and content[0] in ("generator", "iterator")
         )
+        if noted.kind in ("late", "setting"):
+            return path[-1][1] not in OF_PROCESS
         if not (is_iterator or noted.kind in ("value", "shape", "function")):
             return False
         if (first := self._origins.noted(canonical)) is not None:
             path, noted = canonical, first
-        if path[0][0] in ("environ", "setting") or ("attr", "grad") in path:  # each process has its own
-            return False
+        if ("attr", "grad") in path or (path[0][0] == "environ" and not program.mentions(str(path[0][1]))):
+            return False  # each process has its own
         if self._carried.variables.binds_anew(path[0]) or self._is_inside(path) or self._is_inside(canonical):
             return False
         return program.flow(path, noted) is not Flow.NOWHERE

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,9 @@ from typing import Any
 
 import torch
 
+from ..session.optimizer_state import access
 from .readings import is_iterator
-from .value_kinds import PLAIN, has_attributes, held_by
+from .value_kinds import PLAIN, has_attributes, held_by, size
 from .walk import Noted, Path, Visit, Walk, path_of
 
 VIEW = "view"  # at the beginning of a key
@@ -36,13 +36,14 @@ _CODE = (
 
 
 class Reference:
-    """An object that is remembered, and is not kept alive if it is large. Of a large list only the address is kept."""
+    """An object that is remembered: a large one is not kept alive, and of a large list only the address is kept."""
 
     def __init__(self, value: Any) -> None:
         self._address = id(value)
         self._get: Callable[[], Any] | None = None
+        is_small = has_attributes(value) and access(value) is None and size(held_by(value)) <= SMALL
         try:
-            self._get = weakref.ref(value)
+            self._get = (lambda: value) if is_small else weakref.ref(value)
         except TypeError:
             if not hasattr(value, "__len__") or len(value) <= SMALL:
                 self._get = lambda: value
@@ -118,9 +119,9 @@ class Origins:
     begin: Walk = field(default_factory=Walk)
     _by_id: dict[int, tuple[Path, Reference]] = field(default_factory=dict)
     _at: dict[Path, Reference] = field(default_factory=dict)
-    _labels: dict[int, tuple[int, Any]] = field(default_factory=dict)  # of new objects, in the copies of one step
-    _made: dict[int, Any] = field(default_factory=dict)  # by label: what was made from the copies of one step
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _labels: dict[int, tuple[str, Any]] = field(default_factory=dict)  # of new objects, in the copies of one step
+    _made: dict[str, Any] = field(default_factory=dict)  # by label: what was made from the copies of one step
+    _place: str = ""  # of the copies: the step and the loop
     _keys: dict[Path, str] = field(default_factory=dict)  # as text, "" where that cannot be read back
 
     def note(self, walk: Walk) -> None:
@@ -179,19 +180,20 @@ class Origins:
         """All objects that are still there: while a member takes the place of another, none may go."""
         return [reference.get() for reference in self._at.values()]
 
-    def label_of(self, value: Any) -> int:
+    def label_of(self, value: Any) -> str:
         """As `copies.Known`."""
-        label, _ = self._labels.setdefault(id(value), (next(self._numbers), value))
+        label, _ = self._labels.setdefault(id(value), (f"{self._place} {len(self._labels)}", value))
         return label
 
-    def labelled(self, label: int, make: Callable[[], Any]) -> Any:
+    def labelled(self, label: str, make: Callable[[], Any]) -> Any:
         """As `copies.Known`."""
         if label not in self._made:
             self._made[label] = make()
         return self._made[label]
 
-    def forget_new(self) -> None:
-        """The copies of another step begin."""
+    def forget_new(self, *place: int) -> None:
+        """The copies of another ``place`` in the run begin."""
+        self._place = " ".join(map(str, place))
         self._labels, self._made = {}, {}
         self.own.forget()
 

@@ -20,6 +20,7 @@ from .own_files import is_own_file
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
+DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 LONG = 100  # items of a list
 SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied
 # Packages whose objects show or record what happens, and do not change it.
@@ -69,10 +70,10 @@ class Known(Protocol):
     def is_view(self, key: str) -> bool:
         """Whether a key names a view of the session's own tensors, whose content travels anyway."""
 
-    def label_of(self, value: Any) -> int:
-        """A number for a new object, the same in all copies of one step."""
+    def label_of(self, value: Any) -> str:
+        """What numbers a new object, the same in all copies of one step."""
 
-    def labelled(self, label: int, make: Callable[[], Any]) -> Any:
+    def labelled(self, label: str, make: Callable[[], Any]) -> Any:
         """The object that was made for a number in this step, else a new one."""
 
 

@@ -54,6 +54,10 @@ class Walk:
     aliases: dict[int, set[str]] = field(default_factory=dict)
     cut: bool = False
 
+    def first(self, value: Any) -> Path | None:
+        """The path under which an object was seen first, None for one that was not seen."""
+        return next((path for path, visit in self.places.items() if visit.value is value), None)
+
     def changed(self, later: Walk) -> dict[Path, Noted]:
         """What is different in a later walk, as it is there, with attributes that are new there."""
         held = {path[:length] for path in self.found for length in range(1, len(path))}

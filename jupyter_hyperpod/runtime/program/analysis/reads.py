@@ -229,7 +229,8 @@ class Reads:
         unseen = (
             Flow.TRAINING if isinstance(self._parents.get(function), ast.ClassDef) else Flow.NOWHERE
         )  # by a library
-        return max((self._climb(call, name, seen) for call in self._calls.get(own, ())), default=unseen)
+        inner = seen | {own}
+        return max((self._climb(call, name, inner) for call in self._calls.get(own, ())), default=unseen)
 
     def _effects(self, statement: ast.If | ast.For | ast.AsyncFor | ast.While, seen: set[str]) -> Flow:
         inner = (*statement.body, *statement.orelse)

@@ -94,6 +94,11 @@ class Program:
             found = max((self.reads.flow_of_attributes(name) for name in sorted(names)), default=found)
         return found
 
+    def mentions(self, text: str) -> bool:
+        """Whether the program has this text as a constant, such as the name of an environment variable."""
+        nodes = (node for tree in self._files.values() for node in nodes_of(tree))
+        return any(isinstance(node, ast.Constant) and node.value == text for node in nodes)
+
     def _is_declared_global(self, name: str) -> bool:
         nodes = (node for tree in self._files.values() for node in nodes_of(tree))
         return any(isinstance(node, ast.Global) and name in node.names for node in nodes)

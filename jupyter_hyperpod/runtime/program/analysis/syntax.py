@@ -9,6 +9,30 @@ KEPT_TREES = 32  # a session reads its files several times in the first steps
 
 
 class _Plainer(ast.NodeTransformer):
+    """Names are as objects have them: ``self.__x`` in a class ``A`` is ``self._A__x``."""
+
+    def __init__(self) -> None:
+        self._classes: list[str] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._classes.append(node.name.lstrip("_"))
+        self.generic_visit(node)
+        self._classes.pop()
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = self._mangled(node.attr)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._mangled(node.id)
+        return node
+
+    def _mangled(self, name: str) -> str:
+        private = name.startswith("__") and not name.endswith("__")
+        return f"_{self._classes[-1]}{name}" if private and self._classes and self._classes[-1] else name
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id == "vars" and len(node.args) == 1:
