@@ -23,6 +23,7 @@ from .copies import Copier
 from .heap import Heap
 from .origins import Origins
 from .reached import digest
+from .value_kinds import has_attributes
 from .walk import Noted, Path, Visit, Walk, path_of
 
 LACKS = (
@@ -140,19 +141,20 @@ class LateChanges:
         return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"])))
 
     def _undone(self, now: Walk, theirs: Collection[str]) -> Walk:
-        """Everything, after numbers and text that this member alone has changed are put back.
+        """Everything, after numbers and text of own objects that this member alone has changed are put back.
 
         Its cell has run code that follows earlier steps, with other values.
         """
         undone = False
         for canonical, _, noted in list(self._changed(now)):
             before = self._origins.begin.found.get(canonical)
-            if repr(canonical) not in theirs and noted.kind == "value" and before is not None and not before.whole:
-                content = before.content
-                if isinstance(content, tuple) and content[1] != "nan" and canonical[0][0] in ("global", "frame"):
-                    with suppress(LookupError, TrainingError, AttributeError, TypeError):
-                        self._carried.paths.put(canonical, content[1])
-                        undone = True
+            content = None if before is None or before.kind != "value" or before.whole else before.content
+            if repr(canonical) in theirs or not isinstance(content, tuple) or content[1] == "nan":
+                continue
+            with suppress(LookupError, AttributeError, TypeError):
+                if noted.kind == "value" and has_attributes(self._origins.at(canonical[:-1])):
+                    self._carried.paths.put(canonical, content[1])
+                    undone = True
         return self.look() if undone else now
 
     def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
