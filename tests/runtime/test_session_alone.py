@@ -153,17 +153,6 @@ def test_steps_go_on_where_they_stopped() -> None:
     assert numbers == [1, 2, 3, 4]
 
 
-def test_steps_and_epochs_say_how_many_they_are() -> None:
-    model, optimizer, loss_fn = parts()
-    with hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2) as session:
-        epochs = session.epochs(2)
-        assert len(epochs) == 2
-        for _ in epochs:
-            steps = session.steps(3)
-            assert len(steps) == 3 and [step.run(loss_fn) >= 0 for step in steps] == [True] * 3
-        assert session.step == 6
-
-
 def test_an_iterator_that_outlives_its_session_does_nothing_when_it_is_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

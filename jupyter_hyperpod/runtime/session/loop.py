@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -30,7 +30,6 @@ RAN = (
     "again for a further update per step"
 )
 
-T = TypeVar("T")
 ENDLESS = 100_000
 STARTED = (
     "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
@@ -96,20 +95,6 @@ class Step:
         Raises TrainingError before `run`.
         """
         return self._execution.metrics(self.number)
-
-
-class Counted(Iterator[T]):
-    """An iterator that says how many items it has in all, as progress bars ask."""
-
-    def __init__(self, items: Iterator[T], count: int) -> None:
-        self._items = items
-        self._count = count
-
-    def __next__(self) -> T:
-        return next(self._items)
-
-    def __len__(self) -> int:
-        return self._count
 
 
 class Loop:

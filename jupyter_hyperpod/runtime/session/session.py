@@ -37,7 +37,7 @@ from .gradients import Gradients
 from .guard import StepGuard
 from .injector import Injector
 from .integrity import Audit, Integrity
-from .loop import Counted, Loop, Step
+from .loop import Loop, Step
 from .loss_scaling import LossScaling, refuse_scaler
 from .parts import Parts, Settings
 from .purity import CUDA_WARNING, trained_parameters
@@ -189,7 +189,7 @@ class Session:
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
-        return Counted(self._loop.steps(count), count)
+        return self._loop.steps(count)
 
     def count_turns(self, epochs_call: str) -> None:
         """The program's loops count the turns of the run, not their own. ``epochs_call``: how it writes `epochs`."""
@@ -202,7 +202,7 @@ class Session:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
-        return Counted(self._loop.epochs(count), count)
+        return self._loop.epochs(count)
 
     @property
     def state(self) -> State:
