@@ -199,10 +199,10 @@ class Copier:
 
     def attributes_of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
         """Copies of those attributes of these names that an object has and that can travel."""
-        found = {}
-        for name in names & held_by(holder).keys():
+        found, held = {}, held_by(holder)
+        for name in names & held.keys():
             try:
-                copy = self.copied(held_by(holder)[name])
+                copy = self.copied(held[name])
             except Unfit:
                 continue
             if copy is not SKIPPED:

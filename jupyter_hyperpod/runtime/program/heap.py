@@ -27,7 +27,7 @@ from . import readings
 from .analysis.syntax import attributes_set
 from .frames import callers, is_ours
 from .own_files import is_own_class, is_own_file
-from .value_kinds import PLAIN, State, has_attributes
+from .value_kinds import PLAIN, State, has_attributes, held_by
 from .walk import Noted, Path, Visit, Walk
 
 SAMPLES = 8  # of the session's data, of which as many at each end are walked: to read 100 takes most of a walk
@@ -283,12 +283,7 @@ def _of_nn_module(one: Visit, own: bool) -> Iterator[Visit]:
 def _attributes(one: Visit) -> Iterator[Visit]:
     value, own = one.value, _is_own_object(one.value)
     # torch keeps the versions of modules in an attribute of the dictionaries that state_dict() returns
-    names = [(name, inner) for name, inner in list(getattr(value, "__dict__", {}).items()) if name != "_metadata"]
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
-                names.append((name, getattr(value, name)))
+    names = [(name, inner) for name, inner in list(held_by(value).items()) if name != "_metadata"]
     for name, inner in names:
         yield _step(one, inner, "attr", name, name if own else one.name)
 

@@ -126,7 +126,7 @@ class Loop:
 
     def _show_late(self) -> None:
         """A checkpoint is made: show in it what the program has changed. In a step, nobody could compare that."""
-        if self._parts.comparison.members_join and self._group.replica == 1 and not self._execution.is_inside:
+        if not self._execution.is_inside:
             late = self._parts.comparison.late
             late.carry(at_once=True)
             self._carried.seal_more(late.shown(late.look()))

@@ -36,9 +36,8 @@ PURE = frozenset(
     "zip".split()
 )
 
-NOT_READ = frozenset(
-    "callable delattr hasattr id isinstance issubclass len setattr type".split()
-)  # no attribute is read
+# Functions that read no attribute of their arguments.
+NOT_READ = frozenset("callable delattr hasattr id isinstance issubclass len setattr type".split())
 SESSION = frozenset(("Session", "register", "run"))
 
 
