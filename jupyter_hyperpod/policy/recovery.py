@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..core.units import plural
-from .batching import Node, assign, assign_missing, cover, holdings_of
+from .batching import Node, assign, assign_missing, cover, holdings_of, leaves_of
 from .decision import Decision
 from .growth import Schedule
 from .verdict import Statement
@@ -38,7 +38,7 @@ class MemberState:
     micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0.
     ``partial``: its state is a snapshot that it took while others
     trained, without what their cells carry, so nobody can go on from it alone. ``unproven``: it joined later, and has
-    not taken part in a step yet.
+    not taken part in a step yet. ``joined``: the steps that were applied when it joined others that had trained.
     """
 
     step: int | None
@@ -53,6 +53,7 @@ class MemberState:
     begun: int = 0
     partial: bool = False
     unproven: bool = False
+    joined: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -73,7 +74,8 @@ class RecoveryPlan:
     (``owners``), the names of those that have left at a step boundary (``parted``), and how long each member needs for
     a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered. ``joining`` are ranks
     whose cells wait for their first step. ``batches``: how the global batch goes on, where it may change. ``proving``
-    are newcomers that are compared with the others before the first step that they take part in.
+    are newcomers that are compared with the others before the first step that they take part in. ``joined``: as
+    `MemberState`; () where all members were there from the first.
     """
 
     step: int
@@ -94,6 +96,7 @@ class RecoveryPlan:
     joining: tuple[int, ...] = ()
     batches: Schedule = ()
     proving: tuple[int, ...] = ()
+    joined: tuple[int | None, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -147,7 +150,11 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in whole)
     unproven = tuple(rank for rank, report in enumerate(reports) if report.unproven)
     proving = unproven if len(unproven) < len(reports) else ()
-    found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining, proving=proving)
+    joined = tuple(newest if rank in proving else report.joined for rank, report in enumerate(reports))
+    joined = joined if any(step is not None for step in joined) else ()
+    found = RecoveryPlan(
+        newest, donors, replay, fresh, held, shares, holdings, joining=joining, proving=proving, joined=joined
+    )
     return Decision(found, "; ".join(parts))
 
 
@@ -171,6 +178,33 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     shares = assign(micro_batches, plan.world_size, plan.paces)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
     return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomerCheck:
+    """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``."""
+
+    newcomer: int
+    peer: int
+    micro_batch: int
+
+
+def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
+    """Those of step ``step + 1``, of which the loop's step takes ``runs``; the same on every member.
+
+    A newcomer is checked in the loop's first step that it takes part in, and 1, 4, 16, 64 and so on steps later.
+    """
+    ages = {rank: -1 if joined is None else joined for rank, joined in enumerate(plan.joined)}
+    found: list[NewcomerCheck] = []
+    for rank in (rank for rank, joined in ages.items() if joined >= 0):
+        turns = step // runs - ages[rank] // runs
+        peers = [peer for peer, joined in ages.items() if joined < ages[rank]]
+        if peers and (turns == 0 or (turns > 0 and turns.bit_count() == 1 and turns.bit_length() % 2)):
+            peer = peers[len(found) % len(peers)]
+            leaves = leaves_of(plan.holdings[rank]) or leaves_of(plan.holdings[peer])
+            if leaves:
+                found.append(NewcomerCheck(rank, peer, min(leaves)))
+    return tuple(found)
 
 
 def _among_the_settled(

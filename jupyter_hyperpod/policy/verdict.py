@@ -37,6 +37,7 @@ class Statement:
 
 
 CHANGED, STATE, FROZEN, GRADIENT, EXECUTION = "changed", "state", "frozen", "gradient", "execution"
+REPETITION = "repetition"  # an execution whose repetition on the same member gave the gradient of the others
 
 
 class Charge(NamedTuple):
@@ -63,7 +64,7 @@ def judge(statements: Sequence[Statement]) -> Charges:
         }  # fmt: skip
         for evidence, look in looked.items():
             found = look(present)
-            charges = {c.member: c._replace(evidence=evidence, step=step) for c in found.value} | charges
+            charges = {c.member: c._replace(evidence=c.evidence or evidence, step=step) for c in found.value} | charges
             remarks += [found.reason] if found.reason else []
     text = "; ".join([*dict.fromkeys(charge.reason for charge in charges.values()), *remarks])
     return Decision(tuple(charges.values()), text)
@@ -121,7 +122,9 @@ def _executed(present: Sequence[Statement]) -> Charges:
     if culprit.value is None or (member := done[culprit.value][0]) not in places:
         return _NOBODY
     text = f"{places[member]} computed a wrong gradient in step {present[0].step + 1}: {culprit.reason}"
-    return Decision((Charge(member, text),), "")
+    others = {checksum for _, checksum in done[: culprit.value] + done[culprit.value + 1 :]}
+    own = {checksum for name, checksum in done if name == member}
+    return Decision((Charge(member, text, REPETITION if len(others) == 1 and own > others else EXECUTION),), "")
 
 
 def _tensors(present: Sequence[Statement], member: str) -> str:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import cover, leaves_of
-from jupyter_hyperpod.policy.recovery import MemberState, at_once, left_alone, ordinary, plan
+from jupyter_hyperpod.policy.recovery import (
+    MemberState,
+    NewcomerCheck,
+    at_once,
+    left_alone,
+    newcomer_checks,
+    ordinary,
+    plan,
+)
 
 
 @st.composite
@@ -138,3 +148,24 @@ def test_newcomers_are_compared_with_a_member_that_has_trained() -> None:
     assert plan([old, new, old], 4).value.proving == (1,)
     assert plan([new, new], 4).value.proving == (), "nobody is left to compare with"
     assert ordinary(plan([old, new], 4).value, 4).proving == ()
+
+
+def test_what_a_newcomer_computes_is_compared_with_an_earlier_member_less_often_with_time() -> None:
+    old, new = MemberState(6, (), 1), MemberState(None, unproven=True)
+    first = plan([old, new, old, new], 8).value
+    assert first.joined == (None, 6, None, 6)
+    held = ordinary(first, 8)
+    assert newcomer_checks(held, 6) == (NewcomerCheck(1, 0, 2), NewcomerCheck(3, 2, 6)), "of their own micro-batches"
+    due = [step - 6 for step in range(6, 100) if newcomer_checks(held, step)]
+    assert due == [0, 1, 4, 16, 64]
+    due = [step for step in range(6, 30) if newcomer_checks(held, step, runs=3)]
+    assert due == [6, 7, 8, 9, 10, 11, 18, 19, 20], "all runs of a step"
+    assert not newcomer_checks(held, 5), "the cell went back to a checkpoint"
+
+
+def test_a_newcomer_is_compared_where_it_computes_nothing_and_where_the_first_members_are_gone() -> None:
+    later = plan([MemberState(9, joined=6), MemberState(None, unproven=True)], 4).value
+    assert later.joined == (6, 9) and newcomer_checks(later, 9)[0].peer == 0
+    assert newcomer_checks(replace(later, holdings=(((0, 4),), ())), 9) == (NewcomerCheck(1, 0, 0),)
+    assert not newcomer_checks(plan([MemberState(9, joined=6)], 4).value, 9), "nobody was there before"
+    assert plan([MemberState(9), MemberState(9)], 4).value.joined == ()

@@ -126,6 +126,21 @@ def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, refer
     run.same_as(reference)
     assert [incident["rung"] for incident in view["incidents"]] == [4] * len(view["incidents"]), run.story()
     assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
+    assert not run.of_kind("warning.raised"), "the repeated steps gave the same losses"
+
+
+def test_steps_that_are_computed_again_and_differ_are_said(job: Submit, tmp_path: Path) -> None:
+    """All members are lost before the first checkpoint; the program draws its weights unseeded."""
+    unseeded = DURABLE.replace(
+        "settings = dict(", "torch.seed()\nwith torch.no_grad(): model[0].weight.normal_()\nsettings = dict("
+    )
+    run = job(unseeded, nodes=2, env=environment(tmp_path / "run", every=50, pause_s=0.02))
+    run.until_step(5)
+    for pid in (run.worker_pid(0), run.worker_pid(1)):
+        os.kill(pid, signal.SIGKILL)
+    run.finish()
+    texts = [event.data["text"] for event in run.of_kind("warning.raised")]
+    assert len([text for text in texts if text.startswith("step 1 was computed again and its loss is ")]) == 1, texts
 
 
 def test_the_journal_says_that_the_interval_is_dalys(job: Submit, tmp_path: Path) -> None:

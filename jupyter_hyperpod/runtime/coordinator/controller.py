@@ -221,6 +221,8 @@ class Controller:
         state = self.state
         state.step, state.step_time_s = committed.step, committed.step_time_s
         state.session_step = max(state.session_step, committed.step)
+        if committed.loss:
+            yield from state.repeated.committed(state.session_index, committed.step, committed.loss)
         if committed.generation != state.generation:
             return
         state.sound_s = time.monotonic()

@@ -250,6 +250,7 @@ class Generations:
     def restore(self, member: Member, asked: facts.RestoreAsked) -> Actions:
         """The members have given their state up; newcomers that hold a copy of it begin again."""
         self._joining.give_up()
+        self._state.repeated.forget()
         for newcomer in self._state.roster.newcomers():
             if newcomer.snapshot is not None:
                 yield ReleaseMember(newcomer, begins_again=True)

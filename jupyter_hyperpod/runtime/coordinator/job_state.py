@@ -17,6 +17,7 @@ from ..protocol import facts
 from ..protocol.codec import decode
 from .incidents import Incidents
 from .phase import Phase, first
+from .repeated_steps import RepeatedSteps
 from .roster import Member, Roster
 
 RESTART, RESIZE = BEGUN_ANEW = ("restart", "resize")  # why all ranks began the cell anew, as journaled
@@ -37,6 +38,7 @@ class JobState:
         self.spec = spec
         self.incidents = incidents
         self.roster = Roster()
+        self.repeated = RepeatedSteps()
         self.expected: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}  # to register again
         self.target: int = view["target"] or spec.nodes
         # of generations.py

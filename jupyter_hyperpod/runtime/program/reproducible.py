@@ -1,8 +1,9 @@
 """Looks in the first steps for what makes a program impossible to repeat, and names the variable.
 
 In the first step ranks 0 and 1 compute one micro-batch once more; rank 0 twice, if that has changed anything. Later the
-members compare what their cells carry. A difference is an error of the program: hardware that fails in the first steps
-of a run is rare. A program that depends on more than its batch, the model and the seeded generators differs at once.
+members compare what their cells carry, and a member that was there before computes a micro-batch of each newcomer. A
+difference is an error of the program: hardware that fails in the first steps of a run is rare. A program that depends
+on more than its batch, the model and the seeded generators differs at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from ...core.errors import TrainingError
 from ...core.units import few
-from ...policy.recovery import RecoveryPlan
+from ...policy.recovery import NewcomerCheck, RecoveryPlan, newcomer_checks
 from ..comm.mesh import all_gather
 from ..comm.reduction import FinishedNodes
 from ..session.checksum import ChecksummedTensors, checksum
@@ -27,6 +28,7 @@ from .walk import Walk
 
 COMPARED_STEPS = 2
 Compute = Callable[[int, FinishedNodes], None]
+Executions = list[tuple[int, str]]  # rank and checksum of a micro-batch's gradient, in order
 IMPURE = (
     "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
     "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
@@ -40,6 +42,12 @@ LACKS = (
     "{member} joined after step {step} and does not have what the program has changed before: {names}. The source does "
     "not show that the run changes this. Keep such values in the session, session.state.name = ..., or change the one "
     "object in place instead of taking another one"
+)
+DIFFERS = (
+    "rank {newcomer} joined after step {joined}, and computes another gradient than rank {peer} for the same "
+    "micro-batch of step {step}{cause}. Something that the loss function or the data set reads is different there, "
+    "such as results that were kept from earlier steps. Compute it anew from the model, the batch and step.number, or "
+    "keep its values in the session, session.state.name = ..."
 )
 
 
@@ -93,6 +101,43 @@ class Reproducible:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
                 raise TrainingError(LACKS.format(member=newcomer, step=step, names=few(names)))
 
+    def compare_newcomers(
+        self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any]
+    ) -> list[Executions]:
+        """Compare what newcomers compute in step ``step + 1`` with what others compute of the same micro-batches.
+
+        Where one of the two gets another gradient when it computes that once more, its executions are returned, which
+        are a matter for `Integrity`. Raises TrainingError, on all members, where both get the same again.
+        """
+        if self._group.replica > 1 or not (checks := newcomer_checks(plan, step, self._runs)):
+            return []
+        shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
+        first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
+        found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]
+        again = self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) if found else []
+        doubted = []
+        for place, check in enumerate(found):
+            repeated = again[check.newcomer][place], again[check.peer][place]
+            if repeated == first[check]:
+                raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
+            ranks = (check.newcomer, check.peer) * 2
+            doubted.append([(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)])
+        return doubted
+
+    def _checked(self, rank: int, check: NewcomerCheck, compute: Compute, again: bool = False) -> int:
+        """The checksum of a micro-batch's gradient, as this rank has it in the step or computes it; else 0."""
+        if rank not in (check.newcomer, check.peer):
+            return 0
+        node = self._gradients.finished.nodes.get((check.micro_batch, check.micro_batch + 1))
+        return self._sum(compute, check.micro_batch) if again or node is None else checksum(node.flats)
+
+    def _difference(self, plan: RecoveryPlan, step: int, check: NewcomerCheck, sources: Any) -> str:
+        held = self._gather(plan, self._reached(sources) if plan.rank in (check.newcomer, check.peer) else {})
+        names = _differing([held[check.newcomer], held[check.peer]])
+        cause = f", because of {few([self._comparison.named(name) for name in names])}" if names else ""
+        newcomer, peer, joined = check.newcomer, check.peer, plan.joined[check.newcomer]
+        return DIFFERS.format(newcomer=newcomer, joined=joined, peer=peer, step=step + 1, cause=cause)
+
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
         tables = self._gather(plan, dict(carried))
         common = set(tables[0]).intersection(*tables)
@@ -108,7 +153,7 @@ class Reproducible:
         for turn in range(times):
             if turn and not self._comparison.counted(*walks):
                 break  # a second time shows what goes on changing, not what was only filled, such as a cache
-            sums.append(self._sum(compute))
+            sums.append(self._sum(compute, 0))
             held.append(self._reached(sources))
             walks.append(self._comparison.look())
             counted = self._comparison.counted(*walks[1:]) if turn else []
@@ -132,18 +177,18 @@ class Reproducible:
         state = {f"the model's {name}": str(number) for name, number in zip(tensors, numbers, strict=True)}
         return reached(sources, self._comparison.own) | state
 
-    def _sum(self, compute: Compute) -> int:
+    def _sum(self, compute: Compute, leaf: int) -> int:
         nodes = self._gradients.separate_nodes()
         try:
-            self._group.touch("compute", 0)
-            compute(0, nodes)
+            self._group.touch("compute", self._state.applied)
+            compute(leaf, nodes)
             return checksum(next(iter(nodes.nodes.values())).flats)
         finally:
             nodes.release()
 
     def _gather(self, plan: RecoveryPlan, value: Any) -> list[Any]:
         """The JSON value of every member, by rank."""
-        self._group.touch("exchange", 0)
+        self._group.touch("exchange", self._state.applied)
         own = json.dumps(value).encode()
         show = self._group.exchange
         sizes = all_gather(show, plan.rank, plan.world_size, len(own).to_bytes(8, "big"))

@@ -114,11 +114,12 @@ class StateReceived(Message):
 
 @message("committed", WORKER, COORDINATOR)
 class StepCommitted(Message):
-    """Rank 0 has applied a step."""
+    """Rank 0 has applied a step; ``loss``: as `float.hex` writes it."""
 
     step: int
     generation: int
     step_time_s: float
+    loss: str = ""
 
 
 @message("anomaly", WORKER, COORDINATOR)

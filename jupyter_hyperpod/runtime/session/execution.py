@@ -80,6 +80,8 @@ class StepExecution:
                 compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
+                    for done in self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function):
+                        parts.integrity.judge(self._plan, done)
                 parts.integrity.verify(self._plan, result, compute)
                 self._finish(result)
             except Regroup as call:

@@ -202,6 +202,16 @@ class Integrity:
         found = verdict.judge([own]).reason
         self._group.accuse(found or f"members differ in step {self._state.applied + 1}")
 
+    def judge(self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]]) -> None:
+        """Judge executions of the same micro-batches, by (rank, checksum), that differ. Raises as `verify`."""
+        if self._rate is None:
+            return
+        self._evidence = {}
+        found = verdict.of_executions([checksum for _, checksum in executions])
+        if found.value is not None:
+            self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in executions)})
+        raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
+
     def _execute_again(self, plan: RecoveryPlan, leaf: int, compute: Compute) -> None:
         """Let another member compute the sum that holds ``leaf``, and compare."""
         owner, node = next((r, n) for r, nodes in enumerate(plan.holdings) for n in nodes if n[0] <= leaf < n[1])
@@ -216,9 +226,8 @@ class Integrity:
         found = verdict.of_executions([checksum for _, checksum in done])
         if found.value is not None:
             self._refuse_program(plan, done[found.value][0], node, compute)
-            self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in done)})
         if len({checksum for _, checksum in done}) > 1:
-            raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
+            self.judge(plan, done)
 
     def _refuse_program(self, plan: RecoveryPlan, accused: int, node: Node, compute: Compute) -> None:
         """Raise TrainingError where a member that is not accused gets another sum, too, when it executes one again."""

@@ -54,6 +54,7 @@ class Resync:
         self._partial = False  # the state is a snapshot, without what the cells of members carry
         self.on_newcomers: Callable[[], object] = _nothing  # called on the others where newcomers come
         self._unproven = isinstance(group, ElasticGroup) and group.newcomer
+        self._joined: int | None = None  # see policy.recovery.MemberState
         self.on_formed: Callable[[RecoveryPlan], None] = _ignore  # called on all members of each generation
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
             group.on_offer, group.on_snapshot = self._offer, self._take
@@ -110,8 +111,9 @@ class Resync:
         repeatable, waiting = self._between.repeatable, self._waiting
         step, first, sizes = self._state.step, self._initial_digest, self._state.sizes
         begun = 0 if sizes is None else sizes.begun(step)
+        unproven, joined = self._unproven, self._joined
         return MemberState(
-            step, nodes, kept, first, (), found, repeatable, waiting, aside, begun, self._partial, self._unproven
+            step, nodes, kept, first, (), found, repeatable, waiting, aside, begun, self._partial, unproven, joined
         )
 
     def _follow(self, plan: RecoveryPlan) -> None:
@@ -133,6 +135,7 @@ class Resync:
             if plan.rank == 0 != self.plan.rank and self._group.shard == 0:
                 self._group.journal("decision.made", _became_first())
         self.plan = plan
+        self._joined = plan.joined[plan.rank] if plan.joined else None
         self._group.touch("exchange", self._state.applied)
         self._gradients.collectives.begin(self._gradients.kept)
         if plan.rank == plan.donors[0]:

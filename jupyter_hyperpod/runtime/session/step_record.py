@@ -43,7 +43,7 @@ class Commits:
         }
         if plan.rank == 0:
             self.journal()
-            self._group.send(facts.StepCommitted(step, plan.generation, took_s))
+            self._group.send(facts.StepCommitted(step, plan.generation, took_s, loss.hex()))
 
     def journal(self) -> None:
         """Write the record of the last step, unless that has been done."""

@@ -1,0 +1,98 @@
+"""What a newcomer computes is compared with what another member computes of the same micro-batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import Submit
+
+CELL = """
+import functools, os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+class Temper:
+    def __init__(self):
+        self.base, self.kept = 1.0, {}
+    @functools.lru_cache
+    def scale(self, kind):
+        return self.base
+    @functools.cached_property
+    def first(self):
+        return self.base
+    def of(self, kind):
+        if kind not in self.kept:
+            self.kept[kind] = self.base
+        return self.kept[kind]
+    def cool(self):
+        self.base *= 0.9
+@functools.singledispatch
+def weight(kind):
+    return 1.0
+temper = Temper()
+hooks = {"end": [SETUP]}
+
+def loss_function(batch):
+    time.sleep(float(os.environ.get("PAUSE_S", "0")))
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) * FACTOR
+
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
+    for epoch in session.epochs(50):
+        for step in session.steps(5):
+            loss = step.run(loss_function)
+        for hook in hooks["end"]:
+            hook()
+print(loss)
+"""
+PROGRAMS = {
+    "cached_method": ("temper.cool", "temper.scale('a')"),
+    "cached_property": ("temper.cool", "temper.first"),
+    "kept_by_hand": ("temper.cool", "temper.of('a')"),
+    "registry": ("lambda: weight.register(float, lambda kind: 0.5)", "weight(1.0)"),
+    "read_now_and_then": ("temper.cool", "(temper.first if session.step % 2 else 1.0)"),
+}
+
+
+def program(name: str) -> str:
+    setup, factor = PROGRAMS[name]
+    return CELL.replace("SETUP", setup).replace("FACTOR", factor)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_newcomer_that_computes_something_else_stops_the_job(job: Submit, name: str) -> None:
+    run = job(program(name), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    reason = run.finish("failed")["reason"]
+    assert "and computes another gradient than rank" in reason or "does not have what" in reason, run.story()
+    assert not [e for e in run.of_kind("member.lost") if e.data["cause"] == "silent data corruption"], run.story()
+
+
+@pytest.mark.timeout(180)
+def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_program(
+    job: Submit, tmp_path: Path
+) -> None:
+    """The newcomer computes the micro-batch once more and gets another gradient: its device is examined."""
+    plain = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
+    alone = job(plain, nodes=1)
+    alone.finish()
+    fault = f"""    execution = session._execution
+    compute = execution._compute
+    def strike(loss):
+        compute(loss)
+        if session.rank == 2 and not os.path.exists({str(tmp_path / "struck")!r}):
+            open({str(tmp_path / "struck")!r}, "w").close()
+            buffer = next(iter(session._gradients.finished.nodes.values()))
+            buffer.flats[0].view(torch.uint8).numpy()[5] ^= 0x40
+    execution._compute = strike
+    for epoch in"""
+    run = job(plain.replace("    for epoch in", fault), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    run.finish()
+    assert [(i["cause"], i["rank"]) for i in run.view["incidents"]] == [("silent data corruption", 2)], run.story()
+    assert run.view["digest"] == alone.view["digest"]
