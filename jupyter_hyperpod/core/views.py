@@ -21,6 +21,7 @@ OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
 WARNINGS_KEPT = 20
+SAME_WARNING_S = 60  # within which a sentence that several ranks say counts once
 FENCED_KEPT = 200
 REPLICAS_KEPT = 50
 LOADS_KEPT = 64
@@ -283,7 +284,9 @@ def _user_error(view: View, event: Event) -> None:
 
 
 def _warning_raised(view: View, event: Event) -> None:
-    _append(view["warnings"], {"time_s": event.time_s, "text": event.data["text"]}, WARNINGS_KEPT)
+    text = event.data["text"]
+    if all(w["text"] != text or abs(event.time_s - (w["time_s"] or 0)) > SAME_WARNING_S for w in view["warnings"]):
+        _append(view["warnings"], {"time_s": event.time_s, "text": text}, WARNINGS_KEPT)
 
 
 def _cluster_state(view: View, event: Event) -> None:

@@ -21,6 +21,8 @@ export const OUTPUT_LINES = 400;
 export const DECISIONS_KEPT = 50;
 export const GENERATIONS_KEPT = 200;
 export const WARNINGS_KEPT = 20;
+/** Seconds within which a sentence that several ranks say counts once. */
+export const SAME_WARNING_S = 60;
 export const FENCED_KEPT = 200;
 export const REPLICAS_KEPT = 50;
 export const LOADS_KEPT = 64;
@@ -94,8 +96,17 @@ const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
   },
 
   'warning.raised': (view, event) => {
-    view.warnings.push({ time_s: event.time_s, text: event.data.text });
-    keepLast(view.warnings, WARNINGS_KEPT);
+    const { time_s } = event;
+    const { text } = event.data;
+    const isSaid = view.warnings.some(
+      warning =>
+        warning.text === text &&
+        Math.abs(time_s - warning.time_s) <= SAME_WARNING_S
+    );
+    if (!isSaid) {
+      view.warnings.push({ time_s, text });
+      keepLast(view.warnings, WARNINGS_KEPT);
+    }
   }
 };
 

@@ -552,6 +552,17 @@ def disorder() -> Script:
     return s
 
 
+def repeated() -> Script:
+    """Three ranks say the same at once, which counts once; two minutes later one of them says it again."""
+    s = Script("say-bcdefghi")
+    s.submit(3)
+    for node in ("node-1", "node-2", "node-3"):
+        s.say(f"{node}.w", "warning.raised", 0.01, text="train.py has changed since the job began")
+    s.say("node-2.w", "warning.raised", 0.01, text="another sentence")
+    s.say("node-1.w", "warning.raised", 120.0, text="train.py has changed since the job began")
+    return s
+
+
 def cluster() -> Script:
     s = Script()
 
@@ -644,6 +655,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "cluster": cluster,
     "cluster-health": cluster_health,
     "rules": rules,
+    "repeated": repeated,
 }
 
 

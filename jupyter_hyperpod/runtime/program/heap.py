@@ -58,6 +58,7 @@ class Heap:
     def __init__(self, own: frozenset[int], sources: dict[str, Any]) -> None:
         self._set: dict[str, list[list[str]]] = {}
         self._staying: set[types.CodeType] = set()  # what runs between two steps
+        self._environ: tuple[dict[Any, Any], dict[Path, Noted]] = ({}, {})  # to decode it once
         self.own = own
         self._sources = {name: value for name, value in sources.items() if value is not None}
 
@@ -68,8 +69,7 @@ class Heap:
         todo, late = deque(self._roots()), deque(self._of_frames(staying=False))
         for name, read in SETTINGS.items():
             walk.found[(("setting", name),)] = Noted(str(read()), "setting", 0, name, 0, name)
-        for variable, text in os.environ.items():
-            walk.found[(("environ", variable),)] = Noted(text, "value", 0, variable, 0, variable)
+        walk.found.update(self._environment())
         count = 0
         while todo or late:
             count += 1
@@ -79,6 +79,12 @@ class Heap:
             one = (todo or late).popleft()
             todo.extend(self._look(one, walk, seen))
         return walk
+
+    def _environment(self) -> dict[Path, Noted]:
+        if (now := dict(os.environb if os.supports_bytes_environ else os.environ)) != self._environ[0]:
+            noted = {(("environ", v),): Noted(text, "value", 0, v, 0, v) for v, text in os.environ.items()}
+            self._environ = now, noted
+        return self._environ[1]
 
     def _roots(self) -> Iterator[Visit]:
         done = set[int]()
