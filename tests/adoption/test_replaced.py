@@ -63,6 +63,48 @@ class Row:
 
 ROWS = (
     Row(
+        "config_with_its_own_setattr",
+        setup="""\
+class Settings:
+    def __init__(self, **values): self.__dict__['_values'] = values
+    def __getattr__(self, name):
+        try: return self.__dict__['_values'][name]
+        except KeyError: raise AttributeError(name) from None
+    def __setattr__(self, name, value): self._values[name] = value
+settings=Settings(scale=1.0)""",
+        loss="loss*settings.scale",
+        end="settings.scale *= 0.9",
+        kept="settings.scale",
+    ),
+    Row(
+        "attribute_of_a_member_of_an_enum",
+        setup="""\
+import enum
+class Kind(enum.Enum):
+    A = 'a'
+Kind.A.scale = 1.0""",
+        loss="loss*Kind.A.scale",
+        end="Kind.A.scale *= 0.9",
+        kept="Kind.A.scale",
+    ),
+    Row(
+        "buffer_that_was_none",
+        setup="model.register_buffer('mask', None)",
+        loss="loss*(1.0 if model.mask is None else model.mask.mean())",
+        end="model.mask = torch.full((2 + epoch,), 0.5 + 0.1*epoch)",
+        kept="model.mask",
+    ),
+    Row(
+        "masked_array",
+        setup="""\
+import numpy
+masked = numpy.ma.array([1.0, 2.0], mask=[0, 1])""",
+        loss="loss*float(masked.sum())",
+        end="masked[0] *= 0.9",
+        kept="masked.sum()",
+        refused=True,
+    ),
+    Row(
         "rebind_each_step",
         setup="""\
 stage=stages[0]""",

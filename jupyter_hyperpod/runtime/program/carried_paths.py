@@ -19,7 +19,7 @@ from .copies import FRESH, ITEMS, OBJECT, SKIPPED, Copier, Copy
 from .frames import Locals, callers
 from .origins import Origins
 from .reached import digest, elements
-from .value_kinds import PLAIN, Unfit, has_attributes
+from .value_kinds import PLAIN, Unfit, has_attributes, set_held
 from .walk import Path
 
 GONE = (
@@ -167,7 +167,7 @@ def _set_within(holder: Any, kind: str, key: Any, value: Any) -> None:
         else:
             holder.__defaults__ = tuple((_defaults(holder) | {key: value})[name] for name in _defaults(holder))
     else:
-        setattr(holder, key, value)
+        set_held(holder, key, value)
 
 
 class CarriedPaths:

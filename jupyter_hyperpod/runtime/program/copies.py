@@ -38,6 +38,7 @@ from .value_kinds import (
     is_frozen,
     is_of_model,
     key_of,
+    set_held,
     size,
     type_name,
 )
@@ -94,8 +95,7 @@ class Copier:
             return {ORIGIN: key} | ({} if self._known.is_view(key) else self._content(value, before, path))
         if self._known is None or self._contents or not isinstance(value, SHARED):
             return self._whole(value, before, path)
-        earlier = before.get(CONTENT) if isinstance(before, dict) else None
-        copy = self._whole(value, earlier, path)
+        copy = self._whole(value, before.get(CONTENT) if isinstance(before, dict) else None, path)
         if copy is SKIPPED or (isinstance(copy, dict) and TYPE in copy):
             return copy
         return {LABEL: self._known.label_of(value), CONTENT: copy}
@@ -110,7 +110,7 @@ class Copier:
             return {ENUM: value.name, TYPE: type_name(value)}
         if isinstance(value, torch.Tensor):
             return copy_tensor(value, before)
-        if is_array(value):
+        if is_array(value) and not hasattr(value, "mask"):
             return value.copy()
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
@@ -373,7 +373,7 @@ class Copier:
         if not has_attributes(target) and not isinstance(target, FunctionType):
             return False
         for name, item in copy.items():
-            setattr(target, name, self.merged(held_by(target).get(name), item))
+            set_held(target, name, self.merged(held_by(target).get(name), item))
         return True
 
     def _put_own_items(self, target: Any, copy: Copy) -> None:

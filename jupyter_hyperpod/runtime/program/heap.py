@@ -82,7 +82,9 @@ class Heap:
 
     def _environment(self) -> dict[Path, Noted]:
         if (now := dict(os.environb if os.supports_bytes_environ else os.environ)) != self._environ[0]:
-            noted = {(("environ", v),): Noted(text, "value", 0, v, 0, v) for v, text in os.environ.items()}
+            noted: dict[Path, Noted] = {
+                (("environ", v),): Noted(text, "value", 0, v, 0, v) for v, text in os.environ.items()
+            }
             self._environ = now, noted
         return self._environ[1]
 

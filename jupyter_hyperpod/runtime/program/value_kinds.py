@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable
+from enum import EnumMeta
 from pathlib import Path
 from types import FunctionType, GeneratorType, SimpleNamespace
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from .own_files import is_own_file
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
-LONG = 100  # items of a list
+LONG, DEEP = 100, 20  # items of a list, lists in lists
 SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied
 # Packages whose objects show or record what happens, and do not change it.
 HARMLESS = frozenset(
@@ -94,6 +95,8 @@ def has_attributes(value: Any) -> bool:
     if isinstance(value, (State, SimpleNamespace, Namespace)):
         return True
     kind = type(value)
+    if isinstance(value, EnumMeta):
+        return False  # what Enum keeps in its class, no program changes
     if isinstance(value, (type, FunctionType)):
         return is_own_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "") and bool(vars(value))
     if isinstance(value, torch.utils.data.Sampler):  # such as weights of samples that the cell computes anew
@@ -121,6 +124,18 @@ def held_by(value: Any) -> dict[str, Any]:
     return held
 
 
+def set_held(target: Any, name: str, value: Any) -> None:
+    """Set an attribute as `held_by` shows it. A class of the program may do something else in ``__setattr__()``."""
+    own = any("__setattr__" in vars(base) for base in type(target).__mro__[:-1])
+    own = own and has_attributes(target) and not is_frozen(target)
+    if not own or isinstance(target, type):
+        setattr(target, name, value)
+    elif name in slots_of(type(target)):
+        object.__setattr__(target, name, value)
+    else:
+        target.__dict__[name] = value
+
+
 def is_frozen(value: Any) -> bool:
     """Whether an object is of a data class whose attributes never change."""
     parameters: Any = getattr(type(value), "__dataclass_params__", None)
@@ -136,14 +151,19 @@ def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int
     return frozenset(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
 
 
-def size(value: Any) -> int:
-    """About how many numbers a value holds; more than `SMALL` where that is not seen."""
+def size(value: Any, depth: int = DEEP) -> int:
+    """About how many numbers a value holds; more than `SMALL` where that is not seen, or is nested deeper."""
     if isinstance(value, torch.Tensor):
         return value.nelement()
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return sum(map(size, value)) if len(value) <= LONG else SMALL + 1
+        found = 0 if len(value) <= LONG and depth else SMALL + 1
+        for item in value:
+            if found > SMALL:
+                break
+            found += size(item, depth - 1)
+        return found
     return int(value.size) if is_array(value) else 1 if type(value) in PLAIN else SMALL + 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -84,6 +84,29 @@ class Buffers:
         buffers = dict(self._model.named_buffers())
         kept = self._model.state_dict(keep_vars=True).keys() & buffers.keys()
         return {name: (id(buffers[name]), buffers[name]._version) for name in sorted(kept)}
+
+
+def fit_buffers(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Let the model take the buffers of a state: the program may set one that was None, or give it another shape."""
+    own = model.state_dict(keep_vars=True)
+    for name in {**own, **state}:
+        here, there = own.get(name), state.get(name)
+        place, _, leaf = name.rpartition(".")
+        buffers = model.get_submodule(place)._buffers if _has_submodule(model, place) else {}
+        if leaf not in buffers or _is_like(here, there):
+            continue
+        device = next(model.parameters()).device
+        buffers[leaf] = torch.empty_like(there, device=device) if isinstance(there, torch.Tensor) else None
+
+
+def _has_submodule(model: torch.nn.Module, path: str) -> bool:
+    return not path or path in dict(model.named_modules())
+
+
+def _is_like(one: Any, other: Any) -> bool:
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return False
+    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def refuse_unfit_layers(model: torch.nn.Module) -> None:

@@ -23,6 +23,7 @@ from ..program.copies import Copier
 from .guard import StepGuard
 from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
+from .purity import fit_buffers
 from .turns import AnyOptimizer, RunStates, Turns, last_turn_of, ones, step_optimizer, step_with_rates
 
 
@@ -55,7 +56,9 @@ class TrainingState:
         self._scheduler = scheduler
         self.watch = OptimizerWatch(optimizer)
         self._parameters = parameters
-        self._versioned = [*parameters, *model.buffers()]  # listed once: walking the modules at each step would cost
+        self._buffers = [
+            m._buffers for m in model.modules() if m._buffers
+        ]  # listed once: to walk all modules would cost
         self.step_guard = step_guard
         self.carried = carried
         self.lanes = lanes or LaneStore(0)
@@ -182,8 +185,10 @@ class TrainingState:
         self._sealed_settings = (self.applied, settings)
 
     def versions(self) -> int:
-        """A number that grows with each change of parameters and buffers that torch counts."""
-        return sum(tensor._version for tensor in (*self._versioned, *self.lanes.kept.values()))
+        """A number that another one follows with each change of parameters and buffers that torch counts."""
+        counted = sum(tensor._version for tensor in (*self._parameters, *self.lanes.kept.values()))
+        buffers = (tensor for held in self._buffers for tensor in held.values() if tensor is not None)
+        return counted + sum(tensor._version + id(tensor) for tensor in buffers)
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings, such as learning rates, by parameter group."""
@@ -245,6 +250,7 @@ class TrainingState:
             self._kept = None
 
     def _load(self, state: dict[str, Any]) -> None:
+        fit_buffers(self._model, state["model"])
         self._model.load_state_dict(state["model"])
         load_exactly(self.optimizer, state["optimizer"])
         if self._scheduler is not None:
