@@ -63,8 +63,9 @@ class _Verb(_Parser):
             left = [word for word in left if word.startswith("-")]
         if left:  # here, because the parser of all verbs does not know this verb's options
             said = explained(f"unrecognized arguments: {' '.join(left)}", list(self._option_string_actions))
-            behind = f"; the file's own arguments stand behind --: FILE -- {' '.join(left)}" if self.takes_arguments else ""
-            argparse.ArgumentParser.error(self, said + behind)
+            if self.takes_arguments:
+                said += f"; the file's own arguments stand behind --: FILE -- {' '.join(left)}"
+            argparse.ArgumentParser.error(self, said)
         return found, left
 
 
