@@ -97,6 +97,10 @@ class JobStore:
         self.events = path / "events"
         self.commands = path / "commands"
 
+    def session_end(self, session: int) -> Path:
+        """The file of the state at the end of a session of the cell, for members that join in a later one."""
+        return self.path / "ended" / f"{session}.state"
+
     def spec(self) -> JobSpec:
         """Read the specification; raises SpecError or StoreError."""
         path = self.path / "spec.json"

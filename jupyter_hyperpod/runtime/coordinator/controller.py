@@ -77,6 +77,7 @@ class Controller:
         self._ticked_s = time.monotonic()
         incidents = Incidents(reporter.write, view["incidents"])
         self.state = JobState(context.spec, view, incidents, opened, closed, batches)
+        self.state.store = context.job
         self.joining = Joining(self.state)
         self.checkpoints = CheckpointTracker(self.state, view)
         self.scripts = Scripts(self.state, restarts)

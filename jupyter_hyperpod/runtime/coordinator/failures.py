@@ -177,14 +177,14 @@ class Failures:
         yield from self._restart_worker(member, cause)
 
     def _tell_of_later_session(self, lost: Member, rank: int) -> Actions:
-        """Say once that a newcomer, which runs the cell from its start, cannot enter any session but the first."""
+        """Say once that a newcomer, which runs the cell from its start, cannot come to the present session."""
         state = self._state
-        if state.session_index > 1 and not self._told_of_later_session:
+        if not state.can_join and not self._told_of_later_session:
             self._told_of_later_session = True
             left = len(state.roster.generation())
             text = (
                 f"rank {rank} on {lost.node} is not replaced: the job goes on with {left} of {left + 1} members. "
-                "Only the first hp.Session of a cell replaces lost members; give a later one a cell of its own"
+                "A newcomer runs the cell from its start, and the end of the session before is not kept"
             )
             yield WriteEvent("warning.raised", {"text": text})
 

@@ -97,8 +97,7 @@ class Generations:
         # where every place is taken, who comes now is in no hurry, and must not slow down those that recover
         hurry = state.step > 0 and len(state.roster.generation()) < state.target
         settled = state.committed_in_generation or state.phase is Phase.WAITING or hurry
-        # a newcomer cannot live through sessions that are over
-        if state.trains and settled and state.session_index == 1:
+        if state.trains and settled and state.can_join:
             yield from self.run_cells([m for m in state.roster.newcomers() if not m.running])
 
     # ---- the next one ----------------------------------------------------------------------------------------
@@ -191,8 +190,8 @@ class Generations:
         self._checkpoints.lost_all()
         self._lost_all += enough
         text = ""
-        if state.session_index > 1:
-            text = "all members were lost in a later session of the cell, and there is no durable checkpoint"
+        if not state.can_join:
+            text = "all members were lost in a later session of the cell, and the end of the one before is not kept"
         elif self._lost_all > state.spec.max_restarts:
             text = f"all members were lost {self._lost_all} times; max_restarts is {state.spec.max_restarts}"
         if text:

@@ -13,6 +13,7 @@ from ...core.events import TERMINAL_STATES, Event
 from ...core.spec import JobSpec
 from ...core.views import View
 from ...policy.growth import Schedule, count_at, unlisted
+from ...storage.store import JobStore
 from ..protocol import facts
 from ..protocol.codec import decode
 from .incidents import Incidents
@@ -39,6 +40,7 @@ class JobState:
         self.incidents = incidents
         self.roster = Roster()
         self.repeated = RepeatedSteps()
+        self.store: JobStore | None = None
         self.expected: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}  # to register again
         self.target: int = view["target"] or spec.nodes
         # of generations.py
@@ -73,6 +75,12 @@ class JobState:
     def trains(self) -> bool:
         """The ranks have opened a session, and it is not over."""
         return self.session is not None and not self.session_over
+
+    @property
+    def can_join(self) -> bool:
+        """Whether a newcomer, which runs the cell from its start, can come to the present session."""
+        earlier = self.session_index - 1
+        return not earlier or (self.store is not None and self.store.session_end(earlier).exists())
 
     @property
     def ended(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from ...core.units import first_line
 from ..protocol import facts, orders
 from ..protocol.dispatch import handles
-from .actions import Actions, BeginSession, End, Enter, Send, WriteEvent
+from .actions import Actions, BeginSession, End, Enter, ReleaseMember, Send, WriteEvent
 from .job_state import JobState
 from .phase import CALLED, Phase
 from .roster import Member
@@ -104,6 +104,8 @@ class SessionLifecycle:
         self._state.session, self._state.session_over, self._state.finishing = here[0], False, False
         self._state.session_index = next_index
         self._state.session_step, self._state.batches = 0, ()
+        for waiting in [m for m in self._state.roster.newcomers() if m.running]:  # at a session that is over
+            yield ReleaseMember(waiting, begins_again=True)
         yield BeginSession()
 
     def end_if_all_done(self) -> Actions:

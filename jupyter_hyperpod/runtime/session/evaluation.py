@@ -19,6 +19,7 @@ import torch
 
 from ...core.errors import SpecError, TrainingError
 from ...policy.recovery import RecoveryPlan
+from ..checkpoint.ended import SessionEnd
 from ..comm.mesh import all_gather
 from ..data.given import Given, given
 from ..data.indexed import IndexedData, indexed, single
@@ -77,6 +78,8 @@ class Evaluations:
             raise TrainingError("session.evaluate() is not available with --replica: evaluate in a job of its own")
         if self._parts.carried.waits:
             return _shown(self._earlier(place))
+        if (over := self._parts.resync.over) is not None:
+            return _shown(_of_ended(over, place))
         source, size = _cut(data, micro_batch, self._parts.settings.micro_batch)
         work = _Work(self._parts, self._model, function, source, size)
         self._given, self._busy = None, True
@@ -187,6 +190,13 @@ class Evaluations:
         shown = {peer: memoryview(bytearray(size)) for peer, size in enumerate(sizes) if peer != self._plan.rank}
         self._group.exchange([(peer, memoryview(own)) for peer in shown], list(shown.items()))
         return [bytes(shown[peer]) if peer in shown else own for peer in range(len(sizes))]
+
+
+def _of_ended(end: SessionEnd, place: str) -> Result:
+    """The result of a call in a session that was over when this member came."""
+    if place not in end.results:
+        raise TrainingError(EARLIER.format(step=end.step))
+    return dict(end.results[place])
 
 
 class _Work:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
+from ..checkpoint import ended
+from ..checkpoint.ended import SessionEnd
 from ..comm import state_codec
 from ..program import rehearsal
 from ..protocol import facts
 from ..worker import open_session
+from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from .checksum import checksum
 from .execution import LossFunction, StepExecution
@@ -31,6 +34,11 @@ RAN = (
 )
 
 ENDLESS = 100_000
+OTHER_END = (
+    "session {session} of this cell was over when this member came, and its code has not come to the same end after "
+    "step {step}: the code around the steps may depend on more than what the session carries. Keep its values in the "
+    "session, session.state.name = ..., or give the later session a cell of its own"
+)
 STARTED = (
     "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
     "when that joins, so members would train on different weights. Change them before the loop, or after step.run()"
@@ -115,6 +123,7 @@ class Loop:
         self._over = False
         self.starts: list[Callable[[], object]] = []  # called once this member has joined
         self._empty = 0  # loops of steps begun after `Session.stop`
+        self.results: Mapping[str, Any] = {}  # of the session's evaluations
         if parts.comparison.members_join and self._group.replica == 1:
             parts.resync.on_newcomers = self._carry_more
             parts.checkpoints.on_copy = self._show_late  # elsewhere, the reference back would delay freeing memory
@@ -163,7 +172,7 @@ class Loop:
 
     def _goes_on(self, until: Callable[[], int] | None) -> bool:
         planned = self._planned if until is None else until()
-        ends = self._state.stopped or self._state.applied // self._runs >= planned
+        ends = self._is_passed or self._state.stopped or self._state.applied // self._runs >= planned
         return not ends and not self._carried.is_elsewhere(self._loop)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -197,7 +206,12 @@ class Loop:
     @property
     def has_begun(self) -> bool:
         """Whether the members have met."""
-        return self._parts.resync.plan is not None
+        return self._parts.resync.plan is not None or self._is_passed
+
+    @property
+    def _is_passed(self) -> bool:
+        """Whether this session was over when this member came."""
+        return self._parts.resync.over is not None
 
     def restored(self, step: int) -> None:
         """The cell went back to a checkpoint of this update."""
@@ -218,6 +232,11 @@ class Loop:
         self._state.show(self._state.applied)
         self._carried.refuse_early_end(self._loop)
         self._state.undo()
+        if (end := self._parts.resync.over) is not None:
+            if self._state.digest() != end.digest:
+                raise TrainingError(OTHER_END.format(session=end.session, step=end.step))
+            open_session.ended()
+            return
         self._meet(in_loop=False)
         digest = self._state.digest()
         rehearsal.end(self._state)
@@ -226,9 +245,17 @@ class Loop:
                 self._parts.checkpoints.finish()
                 self._group.finish(self._state.applied, digest)
                 open_session.ended()
+                self._keep_end(digest)
                 return
             except Regroup as call:
                 self._parts.resync.regroup(call)
+
+    def _keep_end(self, digest: str) -> None:
+        """Hold the end of this session for members that join in a later one of the cell."""
+        if isinstance(self._group, ElasticGroup):
+            state = self._state
+            end = SessionEnd(0, state.applied, digest, state.stopped, dict(self.results))
+            ended.keep(end, *state.pack(carried=True), self._group.replica)
 
     def _between_steps(self) -> None:
         """The cell is between two steps: copy what it carries, begin a checkpoint, and let newcomers join."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from ...core.errors import TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import MemberState, RecoveryPlan, Saved
+from ..checkpoint import ended
+from ..checkpoint.ended import SessionEnd
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.store import Refused
 from ..comm.transfer import StateTransfer
@@ -47,6 +49,7 @@ class Resync:
         self._integrity = integrity
         self.plan: RecoveryPlan | None = None
         self.redone = 0
+        self.over: SessionEnd | None = None  # this session was over when this member came
         self.transfer = StateTransfer(group, state, gradients)
         self._initial_digest = ""  # digest of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
@@ -61,10 +64,22 @@ class Resync:
 
     def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""
+        if isinstance(self._group, ElasticGroup):
+            ended.next_begins(self._group.warn, self._group.newcomer)
+            if self._group.newcomer and (end := ended.passed_over()) is not None:
+                self._pass(end)
+                return
         if self._group.newcomer:
             self.transfer.expect_state()
         self._follow(self._group.join(opened, self.held))
         self._waiting = False
+
+    def _pass(self, end: SessionEnd) -> None:
+        """The session is over: this newcomer takes its end, and trains in a later one."""
+        self.over, self._waiting = end, False
+        self._state.unpack(end.skeleton, end.tensors, end.step)
+        self._state.stopped = end.stopped
+        end.tensors = []
 
     def regroup(self, call: Regroup) -> None:
         """Form the announced generation and resync to continue."""

@@ -41,6 +41,7 @@ class Worker:
     present_rank: int | None = None  # None for a newcomer
     world_size: int = 0
     sessions: int = 0
+    end: Any = None  # a checkpoint.ended.SessionEnd: that of the session before, until the cell opens the next one
     unfinished: str = ""  # why no session may begin now: see open_session
     loop_line: int = 0  # of the session that began last
     place: ReplicaRank = field(default_factory=ReplicaRank)

@@ -1,0 +1,137 @@
+"""A cell with several sessions: members that are lost in a later one are replaced, and the bits stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from jupyter_hyperpod.runtime.checkpoint.ended import SessionEnd, read
+from jupyter_hyperpod.runtime.comm import state_codec
+from tests.runtime.conftest import Submit
+
+FOLDS = """
+import os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+pause_s = float(os.environ.get("PAUSE_S", "0"))
+scores, total, rates = [], 0.0, {"now": 0.05}
+
+def loss_of(model):
+    def loss(batch):
+        time.sleep(pause_s)
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    return loss
+
+for fold in range(3):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rates["now"])
+    train, held_out = [d for i, d in enumerate(data) if i % 3 != fold], data[fold::3]
+    best = float("inf")
+    with hp.Session(model, optimizer, train, global_batch=16, micro_batch=4) as session:
+        for epoch in session.epochs(40):
+            for step in session.steps(2):
+                total += step.run(loss_of(model))
+            score = session.evaluate(loss_of(model), held_out, name=f"fold{fold}")
+            best = min(best, score)
+            if epoch == 20 + fold:
+                break
+        last = session.evaluate(loss_of(model), held_out, name="last")
+    scores.append((best, last, session.loss))
+    rates["now"] *= 0.5
+print(scores, total, rates)
+"""
+STAGES = """
+import os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+model = torch.nn.Sequential(body, head)
+
+def loss(batch):
+    time.sleep(float(os.environ.get("PAUSE_S", "0")))
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+with hp.Session(model, torch.optim.AdamW(model.parameters(), lr=0.05), data, global_batch=16, micro_batch=4) as first:
+    while not first.stopped:
+        for step in first.steps(5):
+            step.run(loss)
+            if step.number == 18:
+                first.stop("it is enough")
+for parameter in body.parameters():
+    parameter.requires_grad_(False)
+with torch.no_grad():
+    head.weight.mul_(0.5)
+with hp.Session(model, torch.optim.SGD(head.parameters(), lr=0.05), data, global_batch=16, micro_batch=4) as second:
+    for step in second.steps(60):
+        step.run(loss)
+print(first.loss, second.loss, first.step)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("session", [2, 3])
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1]], ids=["first", "second", "all"])
+def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) -> None:
+    alone = job(FOLDS, nodes=1)
+    alone.finish()
+    run = job(FOLDS, nodes=2, env={"PAUSE_S": "0.01"})
+    run.until_event("session.opened", session)
+    begun = len(run.of_kind("step.committed"))
+    run.until(lambda: len(run.of_kind("step.committed")) >= begun + 8, 30.0)
+    for rank in lost:
+        run.kill(rank)
+    if len(lost) == 1:
+        run.until_world(2)
+    run.finish()
+    assert run.view["digest"] == alone.view["digest"], run.story()
+    assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]
+    assert not run.of_kind("warning.raised"), run.story()
+
+
+@pytest.mark.timeout(180)
+def test_a_second_stage_grows_and_replaces_lost_members(job: Submit) -> None:
+    alone = job(STAGES, nodes=1)
+    alone.finish()
+    run = job(STAGES, nodes=2, elastic="1:3", env={"PAUSE_S": "0.01"})
+    run.until_event("session.opened", 2)
+    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 30.0)
+    run.scale(3)
+    run.until_world(3)
+    run.kill(0)
+    run.finish()
+    assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
+
+
+def test_the_end_of_a_session_is_read_back_whole(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.randn(3, 5), "half": torch.randn(4).bfloat16()}, "step": 7, "empty": []}
+    skeleton, tensors = state_codec.pack(state)
+    end = SessionEnd(2, 7, "digest", True, {"1 0 0 0": {"": 0.1}}, skeleton, list(tensors))
+    path = tmp_path / "ended" / "2.state"
+    assert read(path, 2) is None
+    end.write(path)
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    found = read(path, 2)
+    assert found is not None and (found.step, found.digest, found.stopped, found.results) == (
+        7,
+        "digest",
+        True,
+        end.results,
+    )
+    assert state_codec.digest(state_codec.unpack(found.skeleton, found.tensors)) == state_codec.digest(state)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="shorter than expected"):
+        read(path, 2)
+
+
+@pytest.mark.timeout(180)
+def test_where_the_end_of_a_session_is_not_kept_that_is_said(job: Submit) -> None:
+    large = "import jupyter_hyperpod.runtime.checkpoint.ended as ended\nended.KEPT_BYTES = 100\n" + STAGES
+    run = job(large, nodes=2, env={"PAUSE_S": "0.02"})
+    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 30.0)
+    run.kill(1)
+    run.finish()
+    texts = [event.data["text"] for event in run.of_kind("warning.raised")]
+    assert any("members that are lost from now on are not replaced" in text for text in texts), texts
+    assert any("rank 1 on" in text and "is not replaced" in text for text in texts), texts
