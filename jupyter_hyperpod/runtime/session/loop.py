@@ -108,8 +108,12 @@ class Step:
 class Loop:
     """Where the cell is: ``planned`` steps requested, loops begun, and the step at which it last was between two."""
 
-    def __init__(self, parts: Parts, execution: StepExecution, optimizer: Any) -> None:
+    def __init__(
+        self, parts: Parts, execution: StepExecution, optimizer: Any, results: Mapping[str, Any] | None = None
+    ) -> None:
+        """``results``: of the session's evaluations."""
         self._parts = parts
+        self._results = {} if results is None else results
         self._group = parts.group
         self._state = parts.state
         self._carried = parts.carried
@@ -123,7 +127,6 @@ class Loop:
         self._over = False
         self.starts: list[Callable[[], object]] = []  # called once this member has joined
         self._empty = 0  # loops of steps begun after `Session.stop`
-        self.results: Mapping[str, Any] = {}  # of the session's evaluations
         if parts.comparison.members_join and self._group.replica == 1:
             parts.resync.on_newcomers = self._carry_more
             parts.checkpoints.on_copy = self._show_late  # elsewhere, the reference back would delay freeing memory
@@ -254,7 +257,7 @@ class Loop:
         """Hold the end of this session for members that join in a later one of the cell."""
         if isinstance(self._group, ElasticGroup):
             state = self._state
-            end = SessionEnd(0, state.applied, digest, state.stopped, dict(self.results))
+            end = SessionEnd(0, state.applied, digest, state.stopped, dict(self._results))
             ended.keep(end, *state.pack(carried=True), self._group.replica)
 
     def _between_steps(self) -> None:

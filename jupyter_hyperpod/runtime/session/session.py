@@ -151,9 +151,8 @@ class Session:
         )  # fmt: skip
         reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
-        self._loop = Loop(parts, self._execution, turns)
         self._evaluations = Evaluations(parts, model)
-        self._loop.results = self._evaluations.results
+        self._loop = Loop(parts, self._execution, turns, self._evaluations.results)
         if (device := parameters[0].device).type != "cpu":
             group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
         if not isinstance(extra or {}, Mapping):
