@@ -125,13 +125,23 @@ def test_the_end_of_a_session_is_read_back_whole(tmp_path: Path) -> None:
         read(path, 2)
 
 
+LARGE = "import jupyter_hyperpod.runtime.checkpoint.ended as ended\nended.KEPT_BYTES = 100\n" + STAGES
+CHANGED = STAGES.replace(
+    "for parameter in body",
+    "    with torch.no_grad():\n        head.bias.mul_(0.5)\nfor parameter in body",
+)
+
+
 @pytest.mark.timeout(180)
-def test_where_the_end_of_a_session_is_not_kept_that_is_said(job: Submit) -> None:
-    large = "import jupyter_hyperpod.runtime.checkpoint.ended as ended\nended.KEPT_BYTES = 100\n" + STAGES
-    run = job(large, nodes=2, env={"PAUSE_S": "0.02"})
+@pytest.mark.parametrize(
+    ("cell", "why"), [(LARGE, "more than 100 B"), (CHANGED, "was changed by the cell between its last step")]
+)
+def test_where_the_end_of_a_session_is_not_kept_that_is_said(job: Submit, cell: str, why: str) -> None:
+    run = job(cell, nodes=2, env={"PAUSE_S": "0.02"})
     run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 30.0)
     run.kill(1)
     run.finish()
     texts = [event.data["text"] for event in run.of_kind("warning.raised")]
-    assert any("members that are lost from now on are not replaced" in text for text in texts), texts
+    said = [text for text in texts if "members that are lost from now on are not replaced" in text]
+    assert len(said) == 1 and why in said[0], texts
     assert any("rank 1 on" in text and "is not replaced" in text for text in texts), texts

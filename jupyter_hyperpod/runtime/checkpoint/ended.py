@@ -79,9 +79,9 @@ def keep(end: SessionEnd, skeleton: Any, tensors: Sequence[torch.Tensor], replic
     end.session, size = worker.sessions, state_codec.size_bytes(tensors)
     if size > KEPT_BYTES:
         end.why = f"has {format_bytes(size)}, more than {format_bytes(KEPT_BYTES)}"
-    elif replica > 1:
+    if replica > 1:
         end.why = "is shared by the ranks of a replica"
-    else:
+    if not end.why:
         whole = torch.contiguous_format
         end.skeleton, end.tensors = skeleton, [t.detach().cpu().clone(memory_format=whole) for t in tensors]
     worker.end = end

@@ -34,6 +34,7 @@ RAN = (
 )
 
 ENDLESS = 100_000
+CHANGED_BEHIND = "was changed by the cell between its last step and the end of its block"
 OTHER_END = (
     "session {session} of this cell was over when this member came, and its code has not come to the same end after "
     "step {step}: the code around the steps may depend on more than what the session carries. Keep its values in the "
@@ -120,7 +121,7 @@ class Loop:
         self._execution = execution
         self._runs = execution.runs
         self._optimizer = optimizer
-        self._planned = self._loop = self._passed = 0
+        self._planned = self._loop = self._passed = self._sealed_versions = 0
         self._restored = False
         self._inside = False  # the cell is in the body of a loop of steps
         self._loops = self._calls = 0  # of steps in this epoch; of `evaluate` since the cell was between two steps
@@ -258,6 +259,8 @@ class Loop:
         if isinstance(self._group, ElasticGroup):
             state = self._state
             end = SessionEnd(0, state.applied, digest, state.stopped, dict(self._results))
+            if state.versions() != self._sealed_versions:  # a newcomer would make the change once more
+                end.why = CHANGED_BEHIND
             ended.keep(end, *state.pack(carried=True), self._group.replica)
 
     def _between_steps(self) -> None:
@@ -287,6 +290,7 @@ class Loop:
             self._carried.refuse_rebuilt()
         self._parts.comparison.between(self._parts.resync.transfer.offers)
         self._carried.seal(step, self._loop)
+        self._sealed_versions = self._state.versions()
         self._parts.between.reached()
         rehearsal.between(self._state, self._show_late)
 
