@@ -71,7 +71,7 @@ print(first.loss, second.loss, first.step)
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("session", [2, 3])
+@pytest.mark.parametrize("session", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1]], ids=["first", "second", "all"])
 def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) -> None:
     alone = job(FOLDS, nodes=1)
