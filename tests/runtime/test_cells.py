@@ -215,27 +215,6 @@ def test_a_flood_of_output_fills_the_journal_to_its_share_and_then_files_of_its_
     assert "of older output were dropped here]" in done.stderr
 
 
-def test_who_is_lost_in_a_second_session_is_told_not_to_be_replaced(job: Submit) -> None:
-    slow = TWO_SESSIONS.replace("session.steps(5)", "session.steps(5 if turn == 0 else 200)")
-    slow = slow.replace("for step in", "import time\n        for step in").replace(
-        "            step.run", "            time.sleep(0.02 * turn)\n            step.run"
-    )
-    run = job(slow, nodes=3, spares=1)
-    for rank in (2, 1):
-        run.until_event("session.opened", count=2)
-        before = len(run.of_kind("step.committed"))
-        run.until(lambda before=before: len(run.of_kind("step.committed")) > before + 3, 60)
-        run.kill(rank)
-        run.until_world(rank)
-    run.finish()
-    told = [event.data["text"] for event in run.of_kind("warning.raised") if "hp.Session" in event.data["text"]]
-    assert told == [
-        f"rank 2 on {run.of_kind('member.lost')[0].data['node']} is not replaced: the job goes on with 2 of 3 members. "
-        "Only the first hp.Session of a cell replaces lost members; give a later one a cell of its own"
-    ]
-    assert run.of_kind("step.committed")[-1].data["world_size"] == 1
-
-
 def test_who_is_lost_between_two_sessions_leaves_no_gap_in_the_ranks(job: Submit) -> None:
     slow = TWO_SESSIONS.replace("import torch", "import time, torch")
     source = slow.replace("    print(", "    time.sleep(1.5 * (turn == 0))\n    print(")
