@@ -150,7 +150,8 @@ def test_two_sessions_in_one_cell(job: Submit) -> None:
     together = job(TWO_SESSIONS, nodes=3)
     together.finish()
     assert len(together.of_kind("session.closed")) == 2
-    assert set(together.text().values()) == set(alone.text().values())
+    printed = {text for rank, text in together.text().items() if rank is not None}  # a spare prints before it has one
+    assert printed == set(alone.text().values())
     report = audit(together.events)
     assert (report.sound, report.sessions, report.steps) == (True, 2, 10), report
 
