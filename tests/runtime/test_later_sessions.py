@@ -145,3 +145,130 @@ def test_where_the_end_of_a_session_is_not_kept_that_is_said(job: Submit, cell: 
     said = [text for text in texts if "members that are lost from now on are not replaced" in text]
     assert len(said) == 1 and why in said[0], texts
     assert any("rank 1 on" in text and "is not replaced" in text for text in texts), texts
+
+
+HEAD = """
+import math, os, time, torch, jupyter_hyperpod as hp
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(80, 4)
+y = x.sum(1, keepdim=True)
+data = torch.utils.data.TensorDataset(x, y)
+pause_s = float(os.environ.get("PAUSE_S", "0"))
+class Stop:
+    def __init__(self, patience=1):
+        self.best, self.bad, self.patience = math.inf, 0, patience
+    def __call__(self, value):
+        if value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad >= self.patience
+def loss_of(model):
+    def loss(batch):
+        time.sleep(pause_s)
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+    return loss
+"""
+MORE_CELLS = {
+    "a_stopper_that_counts": """
+def train(seed, epochs, lr):
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    history, stop = [], Stop()
+    with hp.Session(model, opt, data, global_batch=16, micro_batch=4, seed=seed) as s:
+        for epoch in s.epochs(epochs):
+            total = 0.0
+            for step in s.steps(5):
+                total += step.run(loss_of(model))
+            history.append(total)
+            if stop(total):
+                break
+    return history
+first = train(0, 10, 1.0)
+second = train(1, 12, 0.01)
+print("first", first, second)
+""",
+    "early_stopping_by_an_evaluation": """
+results = []
+def fold(number):
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=(0.9, 0.02, 0.03)[number])
+    stopper = Stop(2)
+    with hp.Session(model, opt, data, global_batch=16, micro_batch=4, seed=number) as s:
+        for epoch in s.epochs(12):
+            for step in s.steps(5):
+                step.run(loss_of(model))
+            score = s.evaluate(loss_of(model), data, micro_batch=16)
+            if stopper(score):
+                break
+        if s.is_main:
+            print("fold", number, "ended in epoch", epoch)
+    return stopper.best, epoch
+for number in range(3):
+    results.append(fold(number))
+print(results)
+""",
+    "folds_at_the_top_level": """
+scores = []
+for fold in range(3):
+    order = [i for i in range(80) if i % 3 != fold]
+    train, val = torch.utils.data.Subset(data, order), torch.utils.data.TensorDataset(x[:20 + fold], y[:20 + fold])
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with hp.Session(model, optimizer, train, global_batch=16, micro_batch=4, seed=fold) as s:
+        for epoch in s.epochs(8):
+            total = 0.0
+            for step in s.steps(5):
+                total += step.run(loss_of(model))
+        scores.append(s.evaluate(loss_of(model), val))
+    if fold and scores[-1] > total:
+        print("worse than in training", total)
+print(scores, total)
+""",
+    "a_step_that_is_read_behind_its_loop": """
+out = []
+model = nn.Linear(4, 1)
+for part in range(2):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4, seed=part) as s:
+        for step in s.steps(15 if part == 0 else 60):
+            loss = step.run(loss_of(model))
+    out.append((step.number, loss))
+print(out, step.number)
+""",
+    "three_in_a_row": """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+log = []
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as s:
+    for step in s.steps(15):
+        log.append(step.run(loss_of(model)))
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as s:
+    for step in s.steps(60):
+        log.append(step.run(loss_of(model)))
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as s:
+    for step in s.steps(20):
+        log.append(step.run(loss_of(model)))
+print(log)
+""",
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", MORE_CELLS)
+def test_what_people_write_around_their_sessions(job: Submit, name: str) -> None:
+    """Rank 0 is lost, then the one that has replaced it: in the end, no member has run the first session."""
+    alone = job(HEAD + MORE_CELLS[name], nodes=1)
+    alone.finish()
+    run = job(HEAD + MORE_CELLS[name], nodes=2, env={"PAUSE_S": "0.02"})
+    run.until_event("session.opened", 2)
+    for _ in range(2):
+        begun = len(run.of_kind("step.committed"))
+        run.until(lambda begun=begun: len(run.of_kind("step.committed")) >= begun + 5, 30.0)  # type: ignore[misc]
+        run.kill(0)
+        run.until_world(2)
+    run.finish()
+    assert run.view["digest"] == alone.view["digest"], run.story()
+    assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]
+    assert not run.of_kind("warning.raised"), run.story()

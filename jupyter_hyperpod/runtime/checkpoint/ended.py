@@ -34,13 +34,17 @@ NOT_KEPT = (
 
 @dataclass
 class SessionEnd:
-    """A session, from 1, after its last step. ``results``: of its evaluations. ``why``: it is not kept, because."""
+    """A session, from 1, after its last step. ``results``: of its evaluations.
+
+    ``late``: what the program has changed, as `LateChanges` shows it at the end. ``why`` the state is not kept.
+    """
 
     session: int
     step: int
     digest: str
     stopped: bool
     results: Mapping[str, Any]
+    late: Mapping[str, Any] = field(default_factory=dict)
     skeleton: Any = None
     tensors: list[torch.Tensor] = field(default_factory=list)
     why: str = ""
@@ -48,6 +52,7 @@ class SessionEnd:
     def write(self, path: Path) -> None:
         """Write it for newcomers. Raises OSError."""
         head = {"step": self.step, "digest": self.digest, "stopped": self.stopped, "results": self.results}
+        head["late"] = self.late
         text = json.dumps(head | {"skeleton": state_codec.encode(self.skeleton).decode()}).encode()
         path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")

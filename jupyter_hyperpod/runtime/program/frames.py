@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import linecache
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
+from .analysis.syntax import nodes_of, parsed
 from .own_files import is_own_file
 
 LOOP, LOSS = "<training loop>", "<loss of a micro-batch>"  # code of a cell that an integration has compiled anew
@@ -73,6 +75,26 @@ class Cells(MutableMapping[str, Any]):
     def holder(self, name: str) -> int:
         """The id of the cell of this name."""
         return id(self._cells[name])
+
+
+def bind_target(value: Any) -> None:
+    """Bind the variable of the program's innermost loop, ``for step in ...``, as a turn of it would."""
+    for frame in callers()[:1]:
+        lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+        try:
+            nodes = nodes_of(parsed("".join(lines)))
+        except SyntaxError:
+            return
+        loops = [node for node in nodes if isinstance(node, ast.For) and _holds(node, frame.f_lineno)]
+        for loop in sorted(loops, key=lambda loop: loop.lineno)[-1:]:
+            if isinstance(loop.target, ast.Name):
+                is_module = frame.f_locals is frame.f_globals
+                names: MutableMapping[str, Any] = frame.f_globals if is_module else Locals(frame)
+                names[loop.target.id] = value
+
+
+def _holds(node: ast.For, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def callers() -> list[FrameType]:

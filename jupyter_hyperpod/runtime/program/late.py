@@ -33,7 +33,7 @@ LACKS = (
 )
 OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
 NEW = ("new", "")  # the end of a path into an object that the loop has made
-SHARE, SHARE_JOINING = 200, 3  # a later look waits so many times as long as the last one took
+SHARE, SHARE_AT_END, SHARE_JOINING = 200, 50, 3  # a later look waits so many times as long as the last one took
 
 
 class LateChanges:
@@ -58,12 +58,16 @@ class LateChanges:
         """A step fills what is at this path, such as a cache."""
         self.inside.add(path)
 
+    def is_due(self, share: int) -> bool:
+        """Whether ``share`` times as long as the last look took have passed since then."""
+        return self._has_begun and time.perf_counter() >= self._looked_s + share * self._look_s
+
     def carry(self, newcomers: bool = False, at_once: bool = False) -> None:
         """Carry what has changed since the first steps. It looks at most half a percent of the time, or ``at_once``;
         more often where ``newcomers`` may come soon.
         """
         began_s, share = time.perf_counter(), SHARE_JOINING if newcomers else SHARE
-        if not self._has_begun or (not at_once and began_s < self._looked_s + share * self._look_s):
+        if not self._has_begun or not (at_once or self.is_due(share)):
             return
         now = self._heap.walk(between=True)
         covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
@@ -126,11 +130,14 @@ class LateChanges:
         at = {repr(path): _digest(noted) for path, noted in now.found.items()} | gone
         keys = ((path, self._origins.canonical(path, now)) for path in now.found)
         here = {repr(canonical): at[repr(path)] for path, canonical in keys if canonical is not None} | gone
+        covered = set(self._carried.traced(bound=False).notes)
+        loaded = {repr(path) for path, noted in now.found.items() if is_covered(noted, covered)}
         found: dict[str, None] = {}
         for key, theirs in shown["changed"].items():
             path = path_of(key)
             is_new = path[-1:] == (NEW,)
-            seen = at.get(repr(path[:-1])) if is_new else here.get(key)
+            # load_state_dict() of a registered object may make new ones inside
+            seen = at.get(repr(path[:-1])) if is_new else here.get(key, at.get(key) if key in loaded else None)
             if path and path[0] in roots and not self._is_inside(path):
                 if seen != theirs and (seen is not None or not self._leads(path[:-1] if is_new else path, now)):
                     found[text(path)] = None
@@ -138,7 +145,7 @@ class LateChanges:
             path = path_of(key)  # what is new is compared by its place
             if path and path[-1] != NEW and not self._is_inside(path) and own["changed"][key] != self._first(path):
                 found[text(path)] = None
-        return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"])))
+        return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"], covered)))
 
     def _undone(self, now: Walk, theirs: Collection[str]) -> Walk:
         """Everything, after numbers and text of own objects that this member alone has changed are put back.
@@ -162,11 +169,17 @@ class LateChanges:
         if names := self.lacking(self.look(), shown):
             raise TrainingError(LACKS.format(step=step, names=few(names)))
 
-    def _misplaced(self, now: Walk, theirs: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    def _misplaced(
+        self, now: Walk, theirs: Mapping[str, Any], own: Mapping[str, Any], covered: set[Any]
+    ) -> Iterator[str]:
         here = {repr(place): visit for path, visit in now.places.items() if (place := self._origins.place(path, now))}
         for key in {**theirs, **own}:
             path = path_of(key)
             if not path or key not in here or self._is_inside(path):
+                continue
+            visit = here[key]
+            noted = Noted("", "value", visit.holder, visit.key, id(visit.value), visit.name)
+            if key not in theirs and is_covered(noted, covered):
                 continue
             named, (origin, content) = self._named(here[key].value), theirs.get(key) or self._named_before(path)
             same = named[0] == origin if origin or named[0] else True  # what is new is compared by its content

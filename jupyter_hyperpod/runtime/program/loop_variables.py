@@ -88,6 +88,7 @@ class LoopVariables:
         self._given = set[str]()  # variables that held an optimizer or a scheduler of the session
         self._functions: dict[str, Any] = {}  # by variable: the functions that it held first
         self._kinds: dict[str, set[str]] = {}  # by variable: classes of which a newcomer has an object or can make one
+        self._born = {frame.f_code: frame.f_lineno for frame in callers()}  # where the session is created
         self._places: list[Place] = []
         self._known: dict[tuple[CodeType, int], Place] = {}
         self._stack: list[tuple[int, Carrying, FrameType]] | None = None  # `_frames`, while all is copied
@@ -110,7 +111,8 @@ class LoopVariables:
             if key not in self._known:
                 source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
                 since = min((line for code, line in self._known if code is frame.f_code), default=None)
-                self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since))
+                born = self._born.get(frame.f_code, 0)
+                self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since, born))
             self._places.append(self._known[key])
         self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
         self.reads_gradients = members_join and any(place.found.reads_gradients for place in self._places)

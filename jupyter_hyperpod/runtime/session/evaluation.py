@@ -40,6 +40,11 @@ APART = (
     "this member evaluates, and another one does something else: call session.evaluate() on every member, not only "
     "where session.is_main or session.rank is 0"
 )
+MORE = (
+    "session {session} of this cell was over when this member came, and its code calls session.evaluate() there at a "
+    "place where the others did not: it depends on more than what the session carries. Keep such values in the "
+    "session, session.state.name = ..., or give the later session a cell of its own"
+)
 EARLIER = (
     "this member joined after step {step}, and the others have no result of this session.evaluate(): loop over epochs "
     "with `for epoch in session.epochs(n)`, which skips what is over"
@@ -195,7 +200,7 @@ class Evaluations:
 def _of_ended(end: SessionEnd, place: str) -> Result:
     """The result of a call in a session that was over when this member came."""
     if place not in end.results:
-        raise TrainingError(EARLIER.format(step=end.step))
+        raise TrainingError(MORE.format(session=end.session))
     return dict(end.results[place])
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from ...core.units import few
 from ..checkpoint import ended
 from ..checkpoint.ended import SessionEnd
 from ..comm import state_codec
 from ..program import rehearsal
+from ..program.frames import bind_target
+from ..program.late import SHARE_AT_END
 from ..protocol import facts
 from ..worker import open_session
 from ..worker.elastic_group import ElasticGroup
@@ -37,8 +40,8 @@ ENDLESS = 100_000
 CHANGED_BEHIND = "was changed by the cell between its last step and the end of its block"
 OTHER_END = (
     "session {session} of this cell was over when this member came, and its code has not come to the same end after "
-    "step {step}: the code around the steps may depend on more than what the session carries. Keep its values in the "
-    "session, session.state.name = ..., or give the later session a cell of its own"
+    "step {step}{names}. The code around the steps depends on more than what the session carries: keep such values in "
+    "the session, session.state.name = ..., or give the later session a cell of its own"
 )
 STARTED = (
     "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
@@ -137,6 +140,11 @@ class Loop:
         self._parts.comparison.late.carry(at_once=True)
         self._carried.seal_more()
 
+    def _carry_at_end(self) -> None:
+        """A loop of steps ends, which may be the last one: carry what has changed, where that is due."""
+        if self._parts.comparison.members_join and self._parts.comparison.late.is_due(SHARE_AT_END):
+            self._carry_more()
+
     def _show_late(self) -> None:
         """A checkpoint is made: show in it what the program has changed. In a step, nobody could compare that."""
         if not self._execution.is_inside:
@@ -165,6 +173,9 @@ class Loop:
             if self._state.applied < step.number * self._runs and not self._restored:
                 raise TrainingError(step.missing())
             self._between_steps()
+        self._carry_at_end()
+        if self._is_passed and self._state.applied:
+            bind_target(Step(self._execution, self._state.applied // self._runs, self._optimizer))
         self._state.keep_for_later(self._carried.is_behind(self._loop))
 
     def _refuse_endless(self) -> None:
@@ -237,8 +248,11 @@ class Loop:
         self._carried.refuse_early_end(self._loop)
         self._state.undo()
         if (end := self._parts.resync.over) is not None:
-            if self._state.digest() != end.digest:
-                raise TrainingError(OTHER_END.format(session=end.session, step=end.step))
+            late = self._parts.comparison.late
+            names = late.lacking(late.look(), end.late) if end.late else []
+            if names or self._state.digest() != end.digest:
+                found = f": {few(names)}" if names else ""
+                raise TrainingError(OTHER_END.format(session=end.session, step=end.step, names=found))
             open_session.ended()
             return
         self._meet(in_loop=False)
@@ -258,7 +272,9 @@ class Loop:
         """Hold the end of this session for members that join in a later one of the cell."""
         if isinstance(self._group, ElasticGroup):
             state = self._state
-            end = SessionEnd(0, state.applied, digest, state.stopped, dict(self._results))
+            late = self._parts.comparison.late
+            shown = late.shown(late.look()) if self._parts.comparison.members_join else {}
+            end = SessionEnd(0, state.applied, digest, state.stopped, dict(self._results), shown)
             if state.versions() != self._sealed_versions:  # a newcomer would make the change once more
                 end.why = CHANGED_BEHIND
             ended.keep(end, *state.pack(carried=True), self._group.replica)
@@ -279,6 +295,7 @@ class Loop:
         self._state.show(self._state.applied)
         with suppress(Exception):  # the loop may end by an error, which is the one to be shown
             self._seal()
+            self._carry_at_end()
 
     def _seal(self) -> None:
         step = self._state.applied

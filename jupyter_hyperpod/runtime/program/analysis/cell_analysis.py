@@ -63,10 +63,11 @@ class Carrying:
         return tuple(sorted(self.read - self.local.keys() - self.module.keys()))
 
 
-def carrying(source: str, line: int, since: int | None = None) -> Carrying:
+def carrying(source: str, line: int, since: int | None = None, born: int = 0) -> Carrying:
     """What the loops around ``line`` carry to their next turn; nothing where there is no loop, or no Python.
 
-    ``since`` is the line of an earlier loop of the same scope: what is bound between the two is carried, too.
+    ``since`` is the line of an earlier loop of the same scope: what is bound between the two is carried, too. Loops
+    around the line ``born``, where the session is created, are left out: each member runs these itself.
     """
     try:
         tree = parsed(source)
@@ -76,8 +77,10 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
     for node in nodes_of(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node, line):
             scope = node
-    loops = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
-    return _Reader(tree, scope).read(loops, line, since) if loops else Carrying()
+    around = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
+    loops = [node for node in around if not _holds(node, born)]
+    read = set[str]().union(*(_loads(node) for node in around if _holds(node, born)))
+    return _Reader(tree, scope).read(loops, line, since, read) if loops else Carrying()
 
 
 def _holds(node: ast.stmt, line: int) -> bool:
@@ -103,13 +106,13 @@ class _Reader:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._functions.setdefault(node.name, []).append(node)
 
-    def read(self, loops: Sequence[ast.stmt], line: int, since: int | None) -> Carrying:
-        """``loops`` are those around the line, the outermost one first."""
+    def read(self, loops: Sequence[ast.stmt], line: int, since: int | None, outside: set[str]) -> Carrying:
+        """``loops`` are those around the line, the outermost one first; ``outside``: names that are read outside."""
         loop = loops[0]
         bound = _bound(_within(loop))
         changed, module = self._changed(_within(loop), DEEPEST_CALL)
         needed = set[str]().union(*(exposed(one, bound.keys()) for one in loops))
-        needed |= _read_after(self._scope, loops[-1]) | self._read_in_functions()
+        needed |= _read_after(self._scope, loops[-1]) | self._read_in_functions() | outside
         local = {name: line for name, line in bound.items() if name in needed}
         local |= {name: line for name, line in changed.items() if name not in bound or name in needed}
         if since is not None:
