@@ -101,6 +101,10 @@ class JobStore:
         """The file of the state at the end of a session of the cell, for members that join in a later one."""
         return self.path / "ended" / f"{session}.state"
 
+    def forget_session_ends(self) -> None:
+        """Remove the files of `session_end`."""
+        shutil.rmtree(self.session_end(1).parent, ignore_errors=True)
+
     def spec(self) -> JobSpec:
         """Read the specification; raises SpecError or StoreError."""
         path = self.path / "spec.json"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +99,7 @@ def next_begins(warn: Callable[[str], None], is_newcomer: bool) -> None:
     end: SessionEnd | None = worker.end
     worker.end = None
     if not is_newcomer and not worker.sessions:  # the cell begins: an earlier run of it may have ended some
-        shutil.rmtree(worker.context.job.session_end(1).parent, ignore_errors=True)
+        worker.context.job.forget_session_ends()
     if end is None:
         return
     if not end.why:

@@ -88,6 +88,7 @@ class Coordinator:
                 next_tick_s = now + TICK_S
                 self._tick(now)
         self._farewell()
+        self.context.job.forget_session_ends()
         if watcher is not None:
             watcher.kill()
             watcher.wait()

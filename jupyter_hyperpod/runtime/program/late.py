@@ -33,7 +33,7 @@ LACKS = (
 )
 OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
 NEW = ("new", "")  # the end of a path into an object that the loop has made
-SHARE, SHARE_AT_END, SHARE_JOINING = 200, 50, 3  # a later look waits so many times as long as the last one took
+SHARE, SHARE_AT_END, SHARE_JOINING = 200, 20, 3  # a later look waits so many times as long as the last one took
 
 
 class LateChanges:

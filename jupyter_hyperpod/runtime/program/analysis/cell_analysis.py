@@ -7,12 +7,13 @@ changes its object in place. What calls do is followed through the functions and
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .syntax import nodes_of, parsed
+from .syntax import loads, nodes_of, parsed
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -79,7 +80,7 @@ def carrying(source: str, line: int, since: int | None = None, born: int = 0) ->
             scope = node
     around = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
     loops = [node for node in around if not _holds(node, born)]
-    read = set[str]().union(*(_loads(node) for node in around if _holds(node, born)))
+    read = set[str]().union(*(loads(node) for node in around if _holds(node, born)))
     return _Reader(tree, scope).read(loops, line, since, read) if loops else Carrying()
 
 
@@ -99,9 +100,9 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
 
 class _Reader:
     def __init__(self, tree: ast.Module, scope: ast.AST) -> None:
-        self._tree = tree
-        self._scope = scope
+        self._tree, self._scope = tree, scope
         self._functions: dict[str, list[Function]] = {}
+        self._defined = {n.name for n in nodes_of(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         for node in nodes_of(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._functions.setdefault(node.name, []).append(node)
@@ -117,7 +118,7 @@ class _Reader:
         local |= {name: line for name, line in changed.items() if name not in bound or name in needed}
         if since is not None:
             between = (n for n in _own(self._scope) if since < getattr(n, "lineno", 0) < loop.lineno)
-            local |= {name: line for name, line in _bound(between).items() if name in needed | _loads(loop)}
+            local |= {name: line for name, line in _bound(between).items() if name in needed | loads(loop)}
         if isinstance(self._scope, ast.Module):
             return Carrying({}, module | local, *self._more(loop, line))
         declared = {name for node in _own(self._scope) if isinstance(node, ast.Global) for name in node.names}
@@ -128,7 +129,7 @@ class _Reader:
 
     def _more(self, loop: ast.stmt, line: int) -> tuple[Any, ...]:
         """The other fields of `Carrying`."""
-        read = frozenset(_loads(loop) | self._read_in_functions())
+        read = frozenset(loads(loop) | self._read_in_functions())
         outer = (name for node in nodes_of(self._tree) if isinstance(node, ast.Nonlocal) for name in node.names)
         bound = _bound(_within(loop))
         stores = (node for node in _within(loop) if isinstance(node, (ast.Attribute, ast.Subscript)))
@@ -145,12 +146,8 @@ class _Reader:
         for node in nodes:
             for name in changed_in_place(node):
                 changed.setdefault(name, node.lineno)  # type: ignore[attr-defined]
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in self._functions
-            ):
-                changed.setdefault(_base(node.func), node.lineno)
+            if isinstance(node, ast.Call) and (called := self._called(node.func)):
+                changed.setdefault(called, node.lineno)
             if isinstance(node, ast.Call) and depth:
                 for function in self._functions.get(_last_name(node.func), ()):
                     for name in self._changed_arguments(node, function, depth):
@@ -158,6 +155,13 @@ class _Reader:
                     module = self._changed_outside(function, depth) | module
         self._follow_aliases(nodes, changed)
         return changed, module
+
+    def _called(self, function: ast.AST) -> str:
+        """The object whose method, or ``__call__()``, of this file is called; "" where there is none."""
+        if isinstance(function, ast.Attribute):
+            return _base(function) if function.attr in self._functions else ""
+        name = function.id if isinstance(function, ast.Name) and "__call__" in self._functions else ""
+        return "" if name in self._defined or hasattr(builtins, name) else name
 
     @staticmethod
     def _follow_aliases(nodes: list[ast.AST], changed: dict[str, int]) -> None:
@@ -167,7 +171,7 @@ class _Reader:
             before = len(changed)
             for targets, value in pairs:
                 if targets & changed.keys():
-                    for name in _loads(value):
+                    for name in loads(value):
                         changed.setdefault(name, value.lineno)
             if len(changed) == before:
                 break
@@ -223,7 +227,7 @@ def _clocks(tree: ast.Module) -> frozenset[str]:
         before = len(found)
         for value, names in assignments:
             calls = {_last_name(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
-            if calls & MEASURES or _loads(value) & found:
+            if calls & MEASURES or loads(value) & found:
                 found.update(names)
         if len(found) == before:
             break
@@ -250,7 +254,7 @@ def _positions(loop: ast.stmt, line: int) -> dict[str, int]:
             beside = [t for t, given in zip(targets, head.iter.args, strict=False) if not _requests_steps(given)]
         else:
             continue
-        read = {name for statement in head.body for name in _loads(statement)}
+        read = {name for statement in head.body for name in loads(statement)}
         found |= {name: head.lineno for target in beside for name in _bound(ast.walk(target)) if name in read}
     return found
 
@@ -350,7 +354,7 @@ def exposed(loop: ast.stmt, names: Iterable[str]) -> set[str]:
     wanted, found = set(names), set[str]()
     _flow([*getattr(loop, "body", ()), *getattr(loop, "orelse", ())], set(_targets(loop)), wanted, found)
     if isinstance(loop, ast.While):
-        found |= _loads(loop.test) & wanted
+        found |= loads(loop.test) & wanted
     return found
 
 
@@ -360,21 +364,17 @@ def _targets(loop: ast.AST) -> Iterator[str]:
         yield from _bound(ast.walk(target))
 
 
-def _loads(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-
-
 def _flow(body: list[ast.stmt], known: set[str], wanted: set[str], found: set[str]) -> set[str]:
     """Add to `found` what statements may read of `wanted` before it is bound; return what is bound after them."""
     for statement in body:
         if isinstance(statement, ast.If):
-            found |= (_loads(statement.test) & wanted) - known
+            found |= (loads(statement.test) & wanted) - known
             known = _flow(statement.body, set(known), wanted, found) & _flow(
                 statement.orelse, set(known), wanted, found
             )
         elif isinstance(statement, LOOPS):
             head = statement.test if isinstance(statement, ast.While) else statement.iter
-            found |= (_loads(head) & wanted) - known
+            found |= (loads(head) & wanted) - known
             _flow(statement.body, known | set(_targets(statement)), wanted, found)
             _flow(statement.orelse, set(known), wanted, found)
         elif isinstance(statement, (ast.Try, ast.TryStar)):
@@ -383,11 +383,11 @@ def _flow(body: list[ast.stmt], known: set[str], wanted: set[str], found: set[st
             known = _flow(statement.finalbody, known, wanted, found)
         elif isinstance(statement, (ast.With, ast.AsyncWith)):
             for item in statement.items:
-                found |= (_loads(item) & wanted) - known
+                found |= (loads(item) & wanted) - known
                 known |= set(_bound(ast.walk(item)))
             known = _flow(statement.body, known, wanted, found)
         else:
-            found |= (_loads(statement) & wanted) - known
+            found |= (loads(statement) & wanted) - known
             if isinstance(statement, ast.AugAssign):
                 found |= set(_bound(ast.walk(statement.target))) & wanted - known
             known |= set(_bound(n for n in ast.walk(statement) if not isinstance(n, SCOPES)))

@@ -56,6 +56,11 @@ def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree))
 
 
+def loads(node: ast.AST) -> set[str]:
+    """The names that are read in a node."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
 def attributes_set(source: str) -> list[list[str]]:
     """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
     try:
