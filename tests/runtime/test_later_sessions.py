@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from jupyter_hyperpod.runtime.checkpoint.ended import SessionEnd, read
 from jupyter_hyperpod.runtime.comm import state_codec
+from jupyter_hyperpod.runtime.program.frames import bind_target
 from tests.runtime.conftest import Submit
 
 FOLDS = """
@@ -297,3 +299,15 @@ def test_a_short_session_that_nobody_has_looked_at_is_never_quietly_different(jo
     }, run.story()
     warned = [e.data["text"] for e in run.of_kind("warning.raised")]
     assert all("has not come to the same end" in text or "lost 3 workers" in text for text in warned), warned
+
+
+def test_only_the_variable_of_the_loop_over_steps_is_bound() -> None:
+    session = SimpleNamespace(steps=filter(bind_target, [7]))  # calls it from here, and yields nothing
+    for step in session.steps:
+        raise AssertionError(step)
+    assert step == 7
+    session.steps = filter(bind_target, [8])
+    for epoch in range(1):
+        found = [2 * step for step in session.steps]
+        assert (found, epoch) == ([], 0)
+    assert step == 7

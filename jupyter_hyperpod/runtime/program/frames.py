@@ -85,7 +85,7 @@ def bind_target(value: Any) -> None:
             nodes = nodes_of(parsed("".join(lines)))
         except SyntaxError:
             return
-        loops = [node for node in nodes if isinstance(node, ast.For) and _holds(node, frame.f_lineno)]
+        loops = [node for node in nodes if isinstance(node, ast.For) and _draws_steps(node.iter, frame.f_lineno)]
         for loop in sorted(loops, key=lambda loop: loop.lineno)[-1:]:
             if isinstance(loop.target, ast.Name):
                 is_module = frame.f_locals is frame.f_globals
@@ -93,8 +93,11 @@ def bind_target(value: Any) -> None:
                 names[loop.target.id] = value
 
 
-def _holds(node: ast.For, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
+def _draws_steps(head: ast.expr, line: int) -> bool:
+    """Whether a loop over ``head`` draws the steps that are drawn in this line, and not a comprehension in its body."""
+    names = (node.attr for node in ast.walk(head) if isinstance(node, ast.Attribute))
+    is_here = head.lineno <= line <= (head.end_lineno or head.lineno)
+    return is_here and (isinstance(head, ast.Name) or not {"steps", "turns"}.isdisjoint(names))
 
 
 def callers() -> list[FrameType]:
