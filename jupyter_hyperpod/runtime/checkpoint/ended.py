@@ -93,11 +93,12 @@ def keep(end: SessionEnd, skeleton: Any, tensors: Sequence[torch.Tensor], replic
 
 def next_begins(warn: Callable[[str], None], is_newcomer: bool) -> None:
     """The cell opens a session: rank 0 writes the end of the one before, which newcomers need."""
-    worker = current()
-    if worker is None or not worker.is_first():
+    if (worker := current()) is None:
         return
     end: SessionEnd | None = worker.end
     worker.end = None
+    if not worker.is_first():
+        return
     if not is_newcomer and not worker.sessions:  # the cell begins: an earlier run of it may have ended some
         worker.context.job.forget_session_ends()
     if end is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -142,7 +142,8 @@ class Loop:
 
     def _carry_at_end(self) -> None:
         """A loop of steps ends, which may be the last one: carry what has changed, where that is due."""
-        if self._parts.comparison.members_join and self._parts.comparison.late.is_due(SHARE_AT_END):
+        comparison = self._parts.comparison
+        if comparison.members_join and self._group.replica == 1 and comparison.late.is_due(SHARE_AT_END):
             self._carry_more()
 
     def _show_late(self) -> None:
@@ -179,11 +180,12 @@ class Loop:
         self._state.keep_for_later(self._carried.is_behind(self._loop))
 
     def _refuse_endless(self) -> None:
-        self._empty += self._state.stopped
+        over = self._parts.resync.over
+        self._empty += self._state.stopped or over is not None
         if self._empty == 2 and self._group.rank == 0:
             self._group.warn(GOES_ON)
         if self._empty > ENDLESS:
-            raise TrainingError(GOES_ON)
+            raise TrainingError(GOES_ON if over is None else _other_end(over, []))
 
     def _goes_on(self, until: Callable[[], int] | None) -> bool:
         planned = self._planned if until is None else until()
@@ -251,8 +253,7 @@ class Loop:
             late = self._parts.comparison.late
             names = late.lacking(late.look(), end.late) if end.late else []
             if names or self._state.digest() != end.digest:
-                found = f": {few(names)}" if names else ""
-                raise TrainingError(OTHER_END.format(session=end.session, step=end.step, names=found))
+                raise TrainingError(_other_end(end, names))
             open_session.ended()
             return
         self._meet(in_loop=False)
@@ -372,3 +373,8 @@ class Loop:
                 growth=parts.sizes.terms,
             )
         )
+
+
+def _other_end(end: SessionEnd, names: Sequence[str]) -> str:
+    found = f": {few(names)}" if names else ""
+    return OTHER_END.format(session=end.session, step=end.step, names=found)
