@@ -63,9 +63,8 @@ class _Verb(_Parser):
             left = [word for word in left if word.startswith("-")]
         if left:  # here, because the parser of all verbs does not know this verb's options
             said = explained(f"unrecognized arguments: {' '.join(left)}", list(self._option_string_actions))
-            if self.takes_arguments:
-                said += f"; the file's own arguments stand behind --: FILE -- {' '.join(left)}"
-            argparse.ArgumentParser.error(self, said)
+            behind = "; the file's own arguments stand behind --" if self.takes_arguments else ""
+            argparse.ArgumentParser.error(self, said + behind)
         return found, left
 
 

@@ -77,15 +77,17 @@ class Cells(MutableMapping[str, Any]):
         return id(self._cells[name])
 
 
+def opens_block(frame: FrameType) -> bool:
+    """Whether the frame is at the head of a ``with`` statement: what that opens ends in the same turn of a loop."""
+    blocks = (node for node in _nodes(frame) if isinstance(node, (ast.With, ast.AsyncWith)))
+    heads = (item.context_expr for block in blocks for item in block.items)
+    return any(_has_line(head, frame.f_lineno) for head in heads)
+
+
 def bind_target(value: Any) -> None:
     """Bind the variable of the program's innermost loop, ``for step in ...``, as a turn of it would."""
     for frame in callers()[:1]:
-        lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-        try:
-            nodes = nodes_of(parsed("".join(lines)))
-        except SyntaxError:
-            return
-        loops = [node for node in nodes if isinstance(node, ast.For) and _draws_steps(node.iter, frame.f_lineno)]
+        loops = [n for n in _nodes(frame) if isinstance(n, ast.For) and _draws_steps(n.iter, frame.f_lineno)]
         for loop in sorted(loops, key=lambda loop: loop.lineno)[-1:]:
             if isinstance(loop.target, ast.Name):
                 is_module = frame.f_locals is frame.f_globals
@@ -96,8 +98,19 @@ def bind_target(value: Any) -> None:
 def _draws_steps(head: ast.expr, line: int) -> bool:
     """Whether a loop over ``head`` draws the steps that are drawn in this line, and not a comprehension in its body."""
     names = (node.attr for node in ast.walk(head) if isinstance(node, ast.Attribute))
-    is_here = head.lineno <= line <= (head.end_lineno or head.lineno)
-    return is_here and (isinstance(head, ast.Name) or not {"steps", "turns"}.isdisjoint(names))
+    return _has_line(head, line) and (isinstance(head, ast.Name) or not {"steps", "turns"}.isdisjoint(names))
+
+
+def _has_line(node: ast.expr, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _nodes(frame: FrameType) -> tuple[ast.AST, ...]:
+    """The syntax tree of the frame's file; nothing where that is no Python."""
+    try:
+        return nodes_of(parsed("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))))
+    except SyntaxError:
+        return ()
 
 
 def callers() -> list[FrameType]:

@@ -22,7 +22,7 @@ from . import functions
 from .analysis.cell_analysis import Carrying, carrying
 from .carried_paths import Tracer
 from .copies import FRESH, OBJECT, SKIPPED, Copier, Copy
-from .frames import Cells, Locals, callers, cells_of, running
+from .frames import Cells, Locals, callers, cells_of, opens_block, running
 from .origins import Origins, is_followed
 from .reached import digest
 from .value_kinds import PLAIN, SMALL, Unfit, has_attributes, held_by, size
@@ -88,7 +88,8 @@ class LoopVariables:
         self._given = set[str]()  # variables that held an optimizer or a scheduler of the session
         self._functions: dict[str, Any] = {}  # by variable: the functions that it held first
         self._kinds: dict[str, set[str]] = {}  # by variable: classes of which a newcomer has an object or can make one
-        self._born = {frame.f_code: frame.f_lineno for frame in callers()}  # where the session is created
+        frames = callers()  # a session that a with statement opens ends in the same turn of the loops around that
+        self._born = {f.f_code: f.f_lineno for f in frames} if frames and opens_block(frames[0]) else {}
         self._places: list[Place] = []
         self._known: dict[tuple[CodeType, int], Place] = {}
         self._stack: list[tuple[int, Carrying, FrameType]] | None = None  # `_frames`, while all is copied
