@@ -90,7 +90,6 @@ def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) 
     assert run.view["digest"] == alone.view["digest"], run.story()
     assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]
     assert not run.of_kind("warning.raised"), run.story()
-    assert not run.store.job(run.job_id).session_end(1).parent.exists()
 
 
 @pytest.mark.timeout(180)
