@@ -135,6 +135,11 @@ class Comparison:
         self._before, self._after = None, now
         now.places.clear()
 
+    def filled(self, before: Walk) -> None:
+        """A micro-batch was computed once more since a look: what that has changed, steps fill, such as caches."""
+        for path in before.changed(self.look()):
+            self.late.fills(_holder(path))
+
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""
         began_s = time.perf_counter()

@@ -111,6 +111,8 @@ class Reproducible:
         """
         if self._group.replica > 1 or not (checks := newcomer_checks(plan, step, self._runs)):
             return []
+        takes_part = any(plan.rank in (check.newcomer, check.peer) for check in checks)
+        before = self._comparison.look() if takes_part else None
         shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
         found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]
@@ -122,6 +124,8 @@ class Reproducible:
                 raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
             ranks = (check.newcomer, check.peer) * 2
             doubted.append([(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)])
+        if before is not None:
+            self._comparison.filled(before)
         return doubted
 
     def _checked(self, rank: int, check: NewcomerCheck, compute: Compute, again: bool = False) -> int:
