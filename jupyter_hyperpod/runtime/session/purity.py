@@ -89,18 +89,13 @@ class Buffers:
 def fit_buffers(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Let the model take the buffers of a state: the program may set one that was None, or give it another shape."""
     own = model.state_dict(keep_vars=True)
-    for name in {**own, **state}:
-        here, there = own.get(name), state.get(name)
+    other = [name for name in {**own, **state} if not _is_like(own.get(name), state.get(name))]
+    modules = dict(model.named_modules()) if other else {}
+    for name in other:
         place, _, leaf = name.rpartition(".")
-        buffers = model.get_submodule(place)._buffers if _has_submodule(model, place) else {}
-        if leaf not in buffers or _is_like(here, there):
-            continue
-        device = next(model.parameters()).device
-        buffers[leaf] = torch.empty_like(there, device=device) if isinstance(there, torch.Tensor) else None
-
-
-def _has_submodule(model: torch.nn.Module, path: str) -> bool:
-    return not path or path in dict(model.named_modules())
+        if place in modules and leaf in (buffers := modules[place]._buffers):
+            there, device = state.get(name), next(model.parameters()).device
+            buffers[leaf] = torch.empty_like(there, device=device) if isinstance(there, torch.Tensor) else None
 
 
 def _is_like(one: Any, other: Any) -> bool:

@@ -56,9 +56,8 @@ class TrainingState:
         self._scheduler = scheduler
         self.watch = OptimizerWatch(optimizer)
         self._parameters = parameters
-        self._buffers = [
-            m._buffers for m in model.modules() if m._buffers
-        ]  # listed once: to walk all modules would cost
+        # listed once: walking the modules at each step would cost
+        self._buffers = [module._buffers for module in model.modules() if module._buffers]
         self.step_guard = step_guard
         self.carried = carried
         self.lanes = lanes or LaneStore(0)
@@ -185,7 +184,7 @@ class TrainingState:
         self._sealed_settings = (self.applied, settings)
 
     def versions(self) -> int:
-        """A number that another one follows with each change of parameters and buffers that torch counts."""
+        """A number that changes when torch counts a write to a parameter or a buffer, or a buffer is replaced."""
         counted = sum(tensor._version for tensor in (*self._parameters, *self.lanes.kept.values()))
         buffers = (tensor for held in self._buffers for tensor in held.values() if tensor is not None)
         return counted + sum(tensor._version + id(tensor) for tensor in buffers)
