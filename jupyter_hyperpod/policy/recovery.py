@@ -192,7 +192,8 @@ class NewcomerCheck:
 def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
     """Those of step ``step + 1``, of which the loop's step takes ``runs``; the same on every member.
 
-    A newcomer is checked in the loop's first step that it takes part in, and 1, 4, 16, 64 and so on steps later.
+    A newcomer is checked in the loop's first step that it takes part in, and 1, 4, 16, 64 and so on steps later. Nobody
+    waits for it in a step that was interrupted, of which it computes nothing: the next one is its first.
     """
     ages = {rank: -1 if joined is None else joined for rank, joined in enumerate(plan.joined)}
     found: list[NewcomerCheck] = []
@@ -201,7 +202,7 @@ def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[Newco
         peers = [peer for peer, joined in ages.items() if joined < ages[rank]]
         if peers and (turns == 0 or (turns > 0 and turns.bit_count() == 1 and turns.bit_length() % 2)):
             peer = peers[len(found) % len(peers)]
-            leaves = leaves_of(plan.holdings[rank]) or leaves_of(plan.holdings[peer])
+            leaves = leaves_of(plan.holdings[rank]) or (leaves_of(plan.holdings[peer]) if turns else frozenset())
             if leaves:
                 found.append(NewcomerCheck(rank, peer, min(leaves)))
     return tuple(found)
