@@ -3,7 +3,7 @@ import type { LabIcon } from '@jupyterlab/ui-components';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import type { IShared } from './components/context';
-import { stateLabel, stepText } from './components/parts';
+import { placeText, stateLabel } from './components/parts';
 import { hyperpodIcon } from './icons';
 import type { Changed, HyperpodModel } from './model/model';
 import type { IJobSummary } from './model/views';
@@ -54,7 +54,7 @@ export class RunningJobs implements IRunningSessions.IManager {
   private _detail(job: IJobSummary): string {
     const state = stateLabel(job.state, this._shared.trans);
     return job.session
-      ? `${state} · ${stepText(job.step, job.session.total_steps)}`
+      ? `${state} · ${placeText(job, this._shared.trans)}`
       : state;
   }
 

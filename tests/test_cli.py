@@ -223,6 +223,47 @@ def test_logs_of_one_rank(shared_cluster: Store, tmp_path: Path) -> None:
         assert f"{job_id} has no rank 7; its ranks are 0, 1 and 2" in done.stderr
 
 
+STEPS_THAT_PRINT = """
+import torch, jupyter_hyperpod as hp
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.ones(2), torch.ones(1))] * 8
+with hp.Session(model, optimizer, data, global_batch=4, micro_batch=2) as session:
+    for step in session.steps(6):
+        step.run(lambda batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]))
+        print("after step", step.number, flush=True)
+print("done")
+"""
+
+
+def test_logs_of_some_lines(shared_cluster: Store, tmp_path: Path) -> None:
+    job_id = ask(shared_cluster, "submit", write(tmp_path, STEPS_THAT_PRINT), "--nodes", "1")["id"]
+    jobs.wait(shared_cluster, job_id, timeout_s=60)
+
+    def shown(*options: str) -> list[str]:
+        done = run(shared_cluster, "logs", job_id, *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    whole = shown()
+    assert whole == [*(f"after step {number}" for number in range(1, 7)), "done"]
+    assert shown("--tail", "2") == whole[-2:]
+    assert shown("--follow", "--tail", "3") == whole[-3:]
+    assert shown("--grep", "step [23]", "--tail", "5") == whole[1:3]
+    assert shown("--since", "1d") == whole and shown("--until", "1d") == []
+    assert "after step 3" in shown("--steps", "3:4") and "after step 6" not in shown("--steps", "3:4")
+    (line,) = shown("--grep", "done", "--json")
+    assert json.loads(line)["data"]["text"].endswith("done\n")
+    for options, sentence in (
+        (("--steps", "9"), "the job has computed 6 steps"),
+        (("--steps", "1", "--since", "1h"), "either of time"),
+        (("--follow", "--until", "1h"), "--follow shows what comes"),
+        (("--tail", "0"), "--tail is 0"),
+    ):
+        done = run(shared_cluster, "logs", job_id, *options)
+        assert done.returncode == 2 and sentence in done.stderr
+
+
 # ---- the cluster --------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
-from jupyter_hyperpod.control import report, sentences
+from jupyter_hyperpod.control import report, sentences, text_tables
 from jupyter_hyperpod.core.events import EVENT_FIELDS, Event, decode_event
 from jupyter_hyperpod.core.incidents import fold_stages
 from jupyter_hyperpod.core.views import View, fold_all, new_job_view
@@ -117,8 +117,8 @@ def test_sentence_of_a_strange_event_is_its_data() -> None:
 
 
 def test_tables_align_wide_characters() -> None:
-    rows = [[report.Cell("日本"), report.Cell("1")], [report.Cell("abcd"), report.Cell("22")]]
-    lines = report.Table(("NAME", ">N"), rows).render().splitlines()
+    rows = [[text_tables.Cell("日本"), text_tables.Cell("1")], [text_tables.Cell("abcd"), text_tables.Cell("22")]]
+    lines = text_tables.Table(("NAME", ">N"), rows).render().splitlines()
     assert lines == ["NAME   N", "日本   1", "abcd  22"]
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from ..control import jobs
-from ..control.report import Table
+from ..control.text_tables import Table
 from ..core.errors import NotFound
 from ..core.events import Event
 from ..core.incidents import fold_stages

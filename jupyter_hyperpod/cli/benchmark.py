@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from ..control import report
+from ..control import text_tables
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
@@ -32,7 +32,7 @@ def _lines(result: dict[str, Any], terminal: Terminal) -> Iterator[str]:
         for row in result["rows"]
     ]
     headers = ("ARM", "CASE", "METRIC", ">MEDIAN", ">MIN", ">MAX", "UNIT", ">N")
-    yield report.Table(headers, rows, "no measurements").render(terminal.paint)
+    yield text_tables.Table(headers, rows, "no measurements").render(terminal.paint)
     for row in result["rows"]:
         if "reason" in row:
             yield f"{row['arm']}, {row['case']}: not run: {row['reason'].strip()}"

@@ -5,7 +5,18 @@ from __future__ import annotations
 import argparse
 import signal
 
-from ..control import cluster, device_check, housekeeping, metrics, mounting, nodes, report, validate, verb_options
+from ..control import (
+    cluster,
+    device_check,
+    housekeeping,
+    metrics,
+    mounting,
+    nodes,
+    report,
+    text_tables,
+    validate,
+    verb_options,
+)
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
@@ -56,7 +67,7 @@ def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) 
     return _show(mounting.run(options.verb, options, store), options, terminal)
 
 
-def _show(answer: report.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
+def _show(answer: text_tables.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
     table = [] if answer.table is None else [answer.table.render(terminal.paint)]
     return terminal.answer(options, answer.record, *table, *answer.lines, ok=answer.ok)
 

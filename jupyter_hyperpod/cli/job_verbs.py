@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from ..control import jobs, lookup, report, watch
 from ..control.sentences import event_sentence
 from ..control.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
-from ..control.verb_options import aimed_at, fault_aim
+from ..control.verb_options import aimed_at, fault_aim, log_choice
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
+from ..storage.output_choice import OutputChoice
 from ..storage.store import Store
 from .terminal import Terminal
 
@@ -54,7 +55,7 @@ def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, job_id)
-    if _show_output(follower, options, terminal, follow=True):
+    if _show_output(follower, options, terminal, OutputChoice(), follow=True):
         return 0
     view = follower.view
     _say_end(view | ({"error": None} if options.json else {}), terminal)
@@ -90,34 +91,39 @@ def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    follower = watch.JobWatch(store, lookup.job_id(store, options.job))
-    detached = _show_output(follower, options, terminal, follow=options.follow)
+    job_id = lookup.job_id(store, options.job)
+    follower, choice = watch.JobWatch(store, job_id), log_choice(options, store.job(job_id), follow=options.follow)
+    detached = _show_output(follower, options, terminal, choice, follow=options.follow)
     if not detached and not options.json and follower.view["state"] in TERMINAL_STATES - {"succeeded"}:
         _say_end(follower.view, terminal)
     return 0
 
 
-def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal, *, follow: bool) -> bool:
+def _show_output(
+    follower: watch.JobWatch,
+    options: argparse.Namespace,
+    terminal: Terminal,
+    choice: OutputChoice,
+    *,
+    follow: bool,
+) -> bool:
     """Print a job's output; returns True when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
-    rank = getattr(options, "rank", None)
     notice = waits = ""
     try:
         for events in follower.batches() if follow else [follower.poll()]:
+            first = lines is None
             if lines is None:
-                watch.require_rank(follower.view, events, rank, later=follow)
-                lines = watch.OutputLines(follower.view, rank)
-            for event in events:
-                if not options.json:
-                    _print_lines(lines.feed(event), terminal)
-                elif lines.shows(event):
-                    terminal.json(to_json(event), None)
+                watch.require_rank(follower.view, events, choice.rank, later=follow)
+                lines = watch.OutputLines(follower.view, choice)
+            found = _shown_as_json(events, choice) if options.json else lines.feed_all(events, ends=not follow)
+            _print(choice.last(found) if first else found, terminal)
             if follow:
                 terminal.status(report.progress_line(follower.view))
                 notice = _say_notice(follower, notice, terminal)
                 waits = _say_wait(follower.view, waits, terminal)
         if lines and not options.json:
-            _print_lines(lines.finish(), terminal)
+            _print(lines.finish(), terminal)
     except KeyboardInterrupt:
         job_id = follower.job_id
         terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
@@ -126,9 +132,17 @@ def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal
     return False
 
 
-def _print_lines(lines: Iterable[tuple[str, str]], terminal: Terminal) -> None:
-    for stream, line in lines:
-        terminal.note(line) if stream == "stderr" else terminal.line(line)
+def _shown_as_json(events: Iterable[Event], choice: OutputChoice) -> Iterator[Event]:
+    return (event for event in events if choice.takes(event) and choice.has(event.data["text"]))
+
+
+def _print(shown: Iterable[Event | tuple[str, str]], terminal: Terminal) -> None:
+    for one in shown:
+        if isinstance(one, Event):
+            terminal.json(to_json(one), None)
+        else:
+            stream, line = one
+            terminal.note(line) if stream == "stderr" else terminal.line(line)
 
 
 def _say_notice(follower: watch.JobWatch, said: str, terminal: Terminal) -> str:

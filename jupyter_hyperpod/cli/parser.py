@@ -10,7 +10,7 @@ from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
-from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
+from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.backends import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
 from .model import add_model_options
@@ -137,7 +137,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
 
     logs = verbs.add("logs", "print the output of a job's ranks", job=True, query=True)
     logs.add_argument("--follow", action="store_true", help=FOLLOW)
-    logs.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    add_log_options(logs)
 
     events = verbs.add("events", "print what happened to a job, one sentence per event", job=True, query=True)
     events.add_argument("--follow", action="store_true", help=FOLLOW)

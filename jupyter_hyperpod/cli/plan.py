@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..control import lookup
-from ..control.report import Table
+from ..control.text_tables import Table
 from ..storage.store import Store
 from .terminal import Terminal
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ..control import report
+from ..control import text_tables
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import format_bytes
 from ..recipes import catalogue, render
@@ -35,7 +35,7 @@ def run_recipe(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     if options.action == "list":
         if options.name is not None:
             raise SpecError(f"`recipe list` takes no name; `recipe show {options.name}` shows one")
-        table = report.Table(catalogue.HEADERS, catalogue.overview())
+        table = text_tables.Table(catalogue.HEADERS, catalogue.overview())
         records = [catalogue.record(name) for name in catalogue.names()]
         return terminal.answer(options, records, table.render(terminal.paint))
     if options.name is None:
@@ -53,7 +53,7 @@ def _show(options: argparse.Namespace, terminal: Terminal) -> int:
     for name, value in values.items():
         lines.append(f"  {terminal.paint(f'{name:<34}', 'quiet')}{value}" if name else f"  {value}")
     rows = [_scale_row(recipe, scale) for scale in recipe.scales]
-    lines.append(report.Table(_SCALES, rows).render(terminal.paint))
+    lines.append(text_tables.Table(_SCALES, rows).render(terminal.paint))
     lines += [terminal.paint(source, "quiet") for source in recipe.sources]
     return terminal.answer(options, catalogue.record(options.name), *lines)
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import Any, TextIO
 
-from ..control.report import width
+from ..control.text_tables import width
 
 _CODES = {"good": "32", "warn": "33", "bad": "31", "info": "36", "quiet": "2", "title": "1"}
 

@@ -17,7 +17,7 @@ from ..core.views import View
 from ..storage.folded import FoldedJournal
 from ..storage.store import DELETED, Store
 from . import lookup
-from .report import Answer, Table
+from .text_tables import Answer, Table
 
 VERBS = {
     "delete": "delete jobs that have ended: their journals, output and specification",

@@ -17,7 +17,8 @@ from ..mounts.table import Mounts, resolve_url
 from ..storage.store import SHARED, Store
 from . import attach
 from .option_parser import byte_count
-from .report import Answer, Cell, Table, ago
+from .report import ago
+from .text_tables import Answer, Cell, Table
 
 VERBS = {
     "mount": "show and change the mounts of the cluster, and check what each really gives",

@@ -22,8 +22,8 @@ from ..core.views import View
 from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
-from . import cluster, report
-from .report import Answer, Cell, Table
+from . import cluster, report, text_tables
+from .text_tables import Answer, Cell, Table
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
@@ -210,7 +210,7 @@ def _history(health: View) -> list[str]:
         lines += ["", title] if records else []
         for one in records[-10:]:
             text = f"{one['fault'] or one['action']}: {one.get('text') or one.get('reason')}"
-            lines.append(report.clean(f"  {report.ago(one['time_s'], time.time()):<12} {text}"))
+            lines.append(text_tables.clean(f"  {report.ago(one['time_s'], time.time()):<12} {text}"))
     return lines
 
 

@@ -1,111 +1,24 @@
-"""Formats views as tables and lines for the CLI and the magics. Pure."""
+"""What people read of a job or a cluster: views as tables and lines, for the CLI and the magics. Pure."""
 
 from __future__ import annotations
 
-import html
 import time
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
 from ..core.units import format_bytes, format_duration, plural
+from .text_tables import Cell, Paint, Table, clean, unpainted
 
 View = Mapping[str, Any]
-Paint = Callable[[str, str], str]
 TONES = {
     "succeeded": "good", "running": "good", "idle": "good", "recovering": "warn", "pending": "warn", "starting": "warn",
     "busy": "info", "failed": "bad", "lost": "bad", "partitioned": "bad", "drained": "warn", "stopped": "quiet",
 }  # fmt: skip
 
+SESSIONS_SHOWN = 5
 _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING": "bad", "FAULTED": "bad"}
-
-
-class Cell(NamedTuple):
-    """One cell of a table: its text and the tone (good, warn, bad, info, quiet) it is painted in."""
-
-    text: str
-    tone: str = ""
-
-
-def unpainted(text: str, tone: str) -> str:
-    """Return `text` unchanged: no colours in a pipe."""
-    return text
-
-
-def clean(text: str) -> str:
-    """Replace control characters, so that no journal can steer a terminal; newline and tab become a space."""
-    return "".join(
-        " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c
-        for c in text
-    )
-
-
-def width(text: str) -> int:
-    """Return the columns `text` takes in a terminal."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of texts, each with a tone where it has one. A header with a leading '>' aligns its column right."""
-
-    headers: tuple[str, ...]
-    rows: Sequence[Sequence[str | tuple[str, str]]]
-    empty: str = "nothing to show"
-
-    def render(self, paint: Paint = unpainted) -> str:
-        """Return the table as lines, painted by `paint(text, tone)`."""
-        if not self.rows:
-            return paint(self.empty, "quiet")
-        rows = [[Cell(header.lstrip(">"), "quiet") for header in self.headers], *self._cells()]
-        widths = [max(width(clean(cell.text)) for cell in column) for column in zip(*rows, strict=True)]
-        return "\n".join(self._line(row, widths, paint) for row in rows)
-
-    def _cells(self) -> list[list[Cell]]:
-        return [[Cell(text) if isinstance(text, str) else Cell(*text) for text in row] for row in self.rows]
-
-    def _line(self, cells: Sequence[Cell], widths: Sequence[int], paint: Paint) -> str:
-        parts = []
-        for at, cell in enumerate(cells):
-            text = clean(cell.text)
-            pad = " " * (widths[at] - width(text))
-            painted = paint(text, cell.tone) if cell.tone else text
-            last = at == len(cells) - 1
-            parts.append(pad + painted if self.headers[at].startswith(">") else painted + ("" if last else pad))
-        return "  ".join(parts).rstrip()
-
-    def _repr_html_(self) -> str:
-        return self.html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.render())
-
-    def html(self) -> str:
-        """Return the table as static HTML that takes its colours from the page."""
-        if not self.rows:
-            return f"<em>{html.escape(self.empty)}</em>"
-        sides = ["right" if header.startswith(">") else "left" for header in self.headers]
-
-        def line(tag: str, texts: Sequence[str]) -> str:
-            pairs = zip(sides, texts, strict=True)
-            return "".join(f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>' for side, text in pairs)
-
-        head = line("th", [header.lstrip(">") for header in self.headers])
-        body = "".join(f"<tr>{line('td', [clean(cell.text) for cell in row])}</tr>" for row in self._cells())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a verb has to tell: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
-
-    record: Any
-    table: Table | None = None
-    lines: list[str] = field(default_factory=list)
-    ok: bool = True
 
 
 def state_cell(state: str) -> Cell:
@@ -161,7 +74,13 @@ def step_texts(view: View) -> list[str]:
     if not view["session"]:
         return []
     rate = throughput(view)
-    return [f"step {steps(view)}", f"loss {loss_text(view)}", *([] if rate is None else [f"{rate:.3g} samples/s"])]
+    session = [f"session {view['session_number']}"] if view["session_number"] > 1 else []
+    return [
+        *session,
+        f"step {steps(view)}",
+        f"loss {loss_text(view)}",
+        *([] if rate is None else [f"{rate:.3g} samples/s"]),
+    ]
 
 
 def progress_line(view: View) -> str:
@@ -306,6 +225,8 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("submitted", ago(view["submitted_s"], now_s)),
         ("ran", "" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))),
         ("model", loading_text(view) or _loaded(view["loads"])),
+        ("sessions before", _sessions(view["sessions"])),
+        ("session", str(view["session_number"]) if view["session_number"] > 1 else ""),
         ("step", steps(view) if session else ""),
         ("loss", loss_text(view) if session else ""),
         ("throughput", f"{rate:.3g} samples/s" if rate else ""),
@@ -318,6 +239,13 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("digest", str(view["digest"] or "")),
         ("notebook", view["origin"].get("notebook", "")),
     ]
+
+
+def _sessions(ended: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the earlier sessions of the cell ended: all of a few, else the newest."""
+    shown = ended[-SESSIONS_SHOWN:]
+    left_out = ["…"] if len(shown) < len(ended) else []
+    return "; ".join([*left_out, *(f"{one['number']}: step {one['step']}, loss {loss_text(one)}" for one in shown)])
 
 
 def _data(metrics: Mapping[str, Any]) -> str:

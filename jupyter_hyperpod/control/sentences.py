@@ -8,7 +8,8 @@ from typing import Any
 from ..core.events import Event
 from ..core.incidents import unnoticed_since_s
 from ..core.units import format_bytes, format_duration, plural
-from .report import clean, load_sentence
+from .report import load_sentence
+from .text_tables import clean
 
 
 def event_sentence(event: Event) -> str:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 
 from ..core.events import TERMINAL_STATES
-from .report import Cell, Table, View, ago, clean, latency_text, state_cell
+from .report import View, ago, latency_text, state_cell
+from .text_tables import Cell, Table, clean
 
 PATHS = {"completions": "/v1/completions", "predict": "/predict"}
 EXAMPLES = {"completions": '{"prompt": "Hello", "max_tokens": 16}', "predict": '{"inputs": 1}'}

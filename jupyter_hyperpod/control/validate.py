@@ -29,7 +29,7 @@ from ..policy import preflight
 from ..policy.preflight import Row, verdict
 from ..storage.store import Store
 from . import cluster, jobs
-from .report import Cell, Table
+from .text_tables import Cell, Table
 
 JOB_S = 300.0
 STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4

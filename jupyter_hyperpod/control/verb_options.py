@@ -1,16 +1,51 @@
-"""Declares the options of the verbs cluster, serve and fault, and turns them into keywords."""
+"""Declares the options of the verbs cluster, logs, serve and fault, and turns them into keywords."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
-from ..storage.store import Store
+from ..storage import output_choice
+from ..storage.output_choice import OutputChoice
+from ..storage.store import JobStore, Store
 from . import cluster
 from .option_parser import add_env_option, duration, verbatim_help_format
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``logs`` that choose what is shown."""
+    when = "30s, 10min, 2h or 1d ago, or a date such as 2026-11-25T21:00"
+    parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument("--grep", metavar="REGEX", help="only lines in which this regular expression is found")
+    parser.add_argument("--since", metavar="TIME", help=f"only what was printed since {when}")
+    parser.add_argument("--until", metavar="TIME", help="only what was printed until then")
+    parser.add_argument(
+        "--steps", metavar="A:B", help="only what was printed from step A to step B of the newest session"
+    )
+
+
+def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = False) -> OutputChoice:
+    """What the options of ``logs`` choose. Raises SpecError."""
+    if follow and (options.until or options.steps):
+        raise SpecError("--follow shows what comes: it cannot be combined with --until and --steps")
+    if options.steps and (options.since or options.until):
+        raise SpecError("give a range either of time (--since, --until) or of steps (--steps)")
+    if options.tail is not None and options.tail < 1:
+        raise SpecError(f"--tail is {options.tail}; expected a number of lines, 1 or more")
+    found = OutputChoice(
+        options.rank, tail=options.tail, pattern=output_choice.pattern(options.grep) if options.grep else None
+    )
+    if options.steps:
+        times = output_choice.times_of_steps(job.events, *output_choice.step_range(options.steps))
+        return replace(found, since_s=times[0], until_s=times[1])
+    if options.since:
+        found = replace(found, since_s=output_choice.moment(options.since))
+    return replace(found, until_s=output_choice.moment(options.until)) if options.until else found
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:

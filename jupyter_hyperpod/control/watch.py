@@ -12,6 +12,7 @@ from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
 from ..storage.journal import follow_events
 from ..storage.output import OutputReader
+from ..storage.output_choice import OutputChoice
 from ..storage.store import Store
 from . import cluster
 
@@ -127,15 +128,15 @@ def wait_for_step(store: Store, job_id: str, step: int) -> View:
 class OutputLines:
     """Turns `output.written` events into whole lines with a ``[rank 2]`` prefix where there are several ranks."""
 
-    def __init__(self, view: View, rank: int | None = None) -> None:
-        """Of `rank` only, where it is not None."""
+    def __init__(self, view: View, choice: OutputChoice | None = None) -> None:
+        """Of the output that ``choice`` takes; all of it where None."""
         self._prefixed = max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1
-        self._rank = rank
+        self._choice = choice or OutputChoice()
         self._open: dict[tuple[str, str], tuple[str, str]] = {}
 
     def shows(self, event: Event) -> bool:
         """Whether the event is output that is wanted."""
-        return event.kind == "output.written" and self._rank in (None, event.data["rank"])
+        return self._choice.takes(event)
 
     def feed(self, event: Event) -> Iterator[tuple[str, str]]:
         """Yield ``(stream, line)`` for every line that `event` completes; lines end without a newline."""
@@ -145,10 +146,16 @@ class OutputLines:
         key = (str(data["member"]), str(data["stream"]))
         prefix, text = self._open.pop(key, (self._prefix(data), ""))
         *lines, rest = (text + data["text"]).split("\n")
-        for line in lines:
-            yield key[1], prefix + _overwritten(line)
+        yield from self._chosen(key[1], prefix, lines)
         if rest:
             self._open[key] = (prefix, rest)
+
+    def feed_all(self, events: Iterable[Event], *, ends: bool) -> Iterator[tuple[str, str]]:
+        """Yield the lines of these events; where it ``ends`` with them, also those without a newline at the end."""
+        for event in events:
+            yield from self.feed(event)
+        if ends:
+            yield from self.finish()
 
     def bar(self, event: Event) -> tuple[str, str] | None:
         """The ``(stream, line)`` that rank 0 has left unfinished and rewrites, such as a progress bar."""
@@ -162,13 +169,18 @@ class OutputLines:
         """Yield the unfinished lines of the event's member: something else follows them."""
         for key in [key for key in self._open if key[0] == str(event.data["member"])]:
             prefix, text = self._open.pop(key)
-            yield key[1], prefix + _overwritten(text)
+            yield from self._chosen(key[1], prefix, [text])
 
     def finish(self) -> Iterator[tuple[str, str]]:
         """Yield the lines that have no newline at the end."""
         for (_, stream), (prefix, text) in self._open.items():
-            yield stream, prefix + _overwritten(text)
+            yield from self._chosen(stream, prefix, [text])
         self._open.clear()
+
+    def _chosen(self, stream: str, prefix: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for line in map(_overwritten, lines):
+            if self._choice.has(line):
+                yield stream, prefix + line
 
     def _prefix(self, data: Any) -> str:
         if not self._prefixed:

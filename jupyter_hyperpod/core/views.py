@@ -15,7 +15,7 @@ from typing import Any
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
 
-FOLD = 1  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 2  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
@@ -27,6 +27,7 @@ REPLICAS_KEPT = 50
 LOADS_KEPT = 64
 FINDINGS_KEPT = 50
 RULES_KEPT = 256
+SESSIONS_KEPT = 100
 
 # fields that a list of jobs does not need
 BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
@@ -61,6 +62,8 @@ def new_job_view(job_id: str) -> View:
         "world_size": 0,
         "generations": [],
         "session": None,
+        "session_number": 0,
+        "sessions": [],
         "step": 0,
         "loss": None,
         "step_time_s": None,
@@ -202,15 +205,31 @@ def is_fenced(fenced: Mapping[str, float], event: Event) -> bool:
 
 def _session_opened(view: View, event: Event) -> None:
     view["session"] = dict(event.data)
+    _enter_session(view, event.data.get("number", 1))
 
 
 def _session_closed(view: View, event: Event) -> None:
     view["digest"] = event.data["digest"]
 
 
+def _enter_session(view: View, number: int) -> None:
+    """Begin to show a session of the cell: its steps and losses; of an earlier one its end is kept."""
+    if number <= view["session_number"]:
+        return
+    if view["step"]:
+        ended = {"number": view["session_number"], "step": view["step"], "loss": view["loss"]}
+        _append(view["sessions"], ended, SESSIONS_KEPT)
+    view["session_number"] = number
+    view.update({"step": 0, "loss": None, "step_time_s": None, "history": [], "history_stride": 1})
+
+
 def _step_committed(view: View, event: Event) -> None:
     data = event.data
-    if data["step"] <= view["step"] or is_fenced(view["fenced"], event):
+    number = data.get("session", 1)
+    if number < view["session_number"] or is_fenced(view["fenced"], event):
+        return
+    _enter_session(view, number)
+    if data["step"] <= view["step"]:
         return
     view["step"] = data["step"]
     view["loss"] = data["loss"]

@@ -66,7 +66,7 @@ EVENTS: dict[str, Fields] = {
         "generation.formed": "generation: int, members: Member[], spares: Member[], target: int, reason: str",
         "session.opened": (
             "total_steps: int|null, global_batch: int, micro_batch: int, micro_batches: int, parameters: int, "
-            "state_bytes: int"
+            "state_bytes: int, number?: int"
         ),
         "incident.stage": (
             "incident: int|str, stage: str, cause: str, node: str|null, rank: int|null, rung: int|null, text: str, "
@@ -85,7 +85,7 @@ EVENTS: dict[str, Fields] = {
         "step.committed": (
             "step: int, generation: int, loss: float|null, loss_hex: str, step_time_s: float, samples: int, "
             "world_size: int, redone: int, assignment?: any, steps?: int, micro_batches?: int, "
-            "rate_factor?: float"
+            "rate_factor?: float, session?: int"
         ),
         "metric.logged": "step: int, values: map",
         "checkpoint.saved": "step: int, path: str, bytes: int, took_s: float, paused_s: float",

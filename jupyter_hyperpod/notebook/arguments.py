@@ -9,7 +9,7 @@ from functools import cache
 from ..control import housekeeping, mounting, nodes, validate
 from ..control.option_parser import Parser, help_format, without_values
 from ..control.submit_options import add_rerun_options, add_submit_options
-from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
+from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.errors import SpecError
 from ..core.options import near_matches
 from ..planner.request import SUMMARY, add_plan_options
@@ -94,7 +94,7 @@ def verb_parser() -> Parser:
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
     made["events"].add_argument("--kind", action="append", metavar="KIND", help="only this kind; may be repeated")
-    made["logs"].add_argument("--rank", type=int, metavar="R", help="only this rank")
+    add_log_options(made["logs"])
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from ..control import report
+from ..control import report, text_tables
 from ..core.units import plural
 from ..core.views import View
 
@@ -37,11 +37,11 @@ def job_bundle(view: View, store_root: str, cell_digest: str, streams: bool) -> 
 def job_html(view: View) -> str:
     """Return a snapshot of the job: no scripts, everything escaped, colours taken from the page."""
     dot = _DOTS[report.TONES.get(view["state"], "quiet")]
-    facts = " · ".join(html.escape(report.clean(text)) for text in _facts(view))
+    facts = " · ".join(html.escape(text_tables.clean(text)) for text in _facts(view))
     parts = [
         '<div style="border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:8px 12px;max-width:46em">',
-        f'<div><span style="color:{dot}">●</span> <strong>{html.escape(report.clean(view["id"]))}</strong> '
-        f"{html.escape(report.clean(view['state']))}</div>",
+        f'<div><span style="color:{dot}">●</span> <strong>{html.escape(text_tables.clean(view["id"]))}</strong> '
+        f"{html.escape(text_tables.clean(view['state']))}</div>",
         f'<div style="opacity:.75">{facts}</div>' if facts else "",
         loss_chart([(view["history"], view["incidents"])]),
         f'<div style="margin-top:4px">{report.incidents_table(view).html()}</div>' if view["incidents"] else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from ..control.report import Table
+from ..control.text_tables import Table
 from ..planner.face import PlanReport
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ..control import report
+from ..control import report, text_tables
 from ..control.watch import JobWatch, OutputLines
 from ..core.errors import HyperpodError
 from ..core.events import Event
@@ -155,9 +155,9 @@ def failure(view: View) -> JobFailed:
     error = view["error"]
     if error is None:
         reason = f"{view['id']} failed: {view['reason'] or 'no reason was given'}"
-        return JobFailed(reason, [f"\x1b[31mJobFailed\x1b[39m: {report.clean(reason)}"])
+        return JobFailed(reason, [f"\x1b[31mJobFailed\x1b[39m: {text_tables.clean(reason)}"])
     rank = "" if error["rank"] is None else f"rank {error['rank']} on "
     where = f"{rank}{error['node']} of {view['id']}"
-    head = f"\x1b[31m{report.clean(str(error['type']))}\x1b[39m on {report.clean(where)}"
+    head = f"\x1b[31m{text_tables.clean(str(error['type']))}\x1b[39m on {text_tables.clean(where)}"
     traceback = report.traceback_lines(error)
     return JobFailed(f"{error['type']}: {error['message']} ({where})", [head, "\n".join(traceback)])

@@ -17,12 +17,13 @@ from ..control import (
     nodes,
     report,
     served,
+    text_tables,
     validate,
     watch,
 )
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
-from ..control.verb_options import aimed_at, fault_aim, run_cluster, serve_fields
+from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
@@ -38,7 +39,7 @@ from .shell import Notebook
 class Rows(list[dict[str, Any]]):
     """A list of records that is displayed as a table."""
 
-    def __init__(self, records: list[dict[str, Any]], table: report.Table) -> None:
+    def __init__(self, records: list[dict[str, Any]], table: text_tables.Table) -> None:
         super().__init__(records)
         self._table = table
 
@@ -85,12 +86,12 @@ def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     return _answered(nodes.run_health(options, notebook.open_store()))
 
 
-def _answered(answer: report.Answer) -> Rows | None:
+def _answered(answer: text_tables.Answer) -> Rows | None:
     found = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
     return _said(answer, found)
 
 
-def _said(answer: report.Answer, records: list[dict[str, Any]]) -> Rows | None:
+def _said(answer: text_tables.Answer, records: list[dict[str, Any]]) -> Rows | None:
     for line in answer.lines:
         print(line)
     return None if answer.table is None else Rows(records, answer.table)
@@ -105,19 +106,17 @@ def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
     first_s = found[0].time_s if found else 0.0
     chosen = [event for event in found if not options.kind or event.kind in options.kind]
     rows = [(f"{event.time_s - first_s:.3f}", event.kind, event_sentence(event)) for event in chosen]
-    table = report.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
+    table = text_tables.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
     return Rows([to_json(event) for event in chosen], table)
 
 
 def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
-    follower = watch.JobWatch(*_job(options, notebook))
+    store, job_id = _job(options, notebook)
+    follower, choice = watch.JobWatch(store, job_id), log_choice(options, store.job(job_id))
     found = follower.poll()
     watch.require_rank(follower.view, found, options.rank)
-    lines = watch.OutputLines(follower.view, options.rank)
-    for event in found:
-        for _, line in lines.feed(event):
-            print(line)
-    for _, line in lines.finish():
+    lines = watch.OutputLines(follower.view, choice)
+    for _, line in choice.last(lines.feed_all(found, ends=True)):
         print(line)
 
 
@@ -185,7 +184,7 @@ def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
 
 def _recipe(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     if options.name is None:
-        table = report.Table(catalogue.HEADERS, catalogue.overview())
+        table = text_tables.Table(catalogue.HEADERS, catalogue.overview())
         return Rows([catalogue.record(name) for name in catalogue.names()], table)
     notebook.next_cell(render.cell(catalogue.load(options.name), options.nodes, inline=options.inline))
     return None

@@ -23,7 +23,7 @@ import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { useNow, useShared } from './context';
 import { loadText } from './deployment';
-import { Button, ProgressBar, Stat, StateChip, stepText } from './parts';
+import { Button, ProgressBar, Stat, StateChip, stepOf } from './parts';
 
 /** The buttons for a job in its present state. */
 export function JobActions(props: {
@@ -157,10 +157,7 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
           {load
             ? trans.__('loading model, %1/s', formatBytes(load.bytes_per_s))
             : job.step || job.session
-              ? trans.__(
-                  'step %1',
-                  stepText(job.step, job.session?.total_steps)
-                )
+              ? stepOf(job, trans)
               : failureOf(job)
                 ? null
                 : job.reason}

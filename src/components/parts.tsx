@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import { formatInteger } from '../format';
 import type { JobState } from '../model/facts';
-import type { HistoryPoint } from '../model/views';
+import type { HistoryPoint, IJobSummary } from '../model/views';
 
 /** The word for a state; states of a newer server are shown as they are. */
 export function stateLabel(state: string, trans: TranslationBundle): string {
@@ -67,11 +67,28 @@ export function ProgressBar(props: {
   );
 }
 
-/** Step and total, each number in groups of three. */
-export function stepText(step: number, total?: number | null): string {
-  return total && step <= total
-    ? `${formatInteger(step)} / ${formatInteger(total)}`
-    : formatInteger(step);
+/** The step of a job and their number, as `3 / 10`. */
+function stepText(job: IJobSummary): string {
+  const total = job.session?.total_steps;
+  return total && job.step <= total
+    ? `${formatInteger(job.step)} / ${formatInteger(total)}`
+    : formatInteger(job.step);
+}
+
+/** The step of a job, and which session of the cell it is in, where that is not the first. */
+export function placeText(job: IJobSummary, trans: TranslationBundle): string {
+  const steps = stepText(job);
+  return job.session_number > 1
+    ? trans.__('session %1 · %2', job.session_number, steps)
+    : steps;
+}
+
+/** The same in words. */
+export function stepOf(job: IJobSummary, trans: TranslationBundle): string {
+  const steps = stepText(job);
+  return job.session_number > 1
+    ? trans.__('session %1 · step %2', job.session_number, steps)
+    : trans.__('step %1', steps);
 }
 
 const SPARK_WIDTH = 96;

@@ -94,6 +94,7 @@ export interface IFacts {
     micro_batches: number;
     parameters: number;
     state_bytes: number;
+    number?: number;
   };
   'incident.stage': {
     incident: number | string;
@@ -149,6 +150,7 @@ export interface IFacts {
     steps?: number;
     micro_batches?: number;
     rate_factor?: number;
+    session?: number;
   };
   'metric.logged': {
     step: number;

@@ -28,6 +28,7 @@ export const REPLICAS_KEPT = 50;
 export const LOADS_KEPT = 64;
 export const FINDINGS_KEPT = 50;
 export const RULES_KEPT = 256;
+export const SESSIONS_KEPT = 100;
 
 /** The effect of each kind of event on a view; the compiler checks its data against Python's table of events. */
 type Handlers<V> = { [K in EventKind]?: (view: V, event: IEventOf<K>) => void };
@@ -78,6 +79,27 @@ function keepLast(list: unknown[], count: number): void {
   if (list.length > count) {
     list.splice(0, list.length - count);
   }
+}
+
+/** Begin to show a session of the cell: its steps and losses; of an earlier one its end is kept. */
+function enterSession(view: IJobView, number: number): void {
+  if (number <= view.session_number) {
+    return;
+  }
+  if (view.step) {
+    view.sessions.push({
+      number: view.session_number,
+      step: view.step,
+      loss: view.loss
+    });
+    keepLast(view.sessions, SESSIONS_KEPT);
+  }
+  view.session_number = number;
+  view.step = 0;
+  view.loss = null;
+  view.step_time_s = null;
+  view.history = [];
+  view.history_stride = 1;
 }
 
 /** Folds for kinds of both journals. */
@@ -187,6 +209,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
 
   'session.opened': (view, event) => {
     view.session = { ...event.data };
+    enterSession(view, event.data.number ?? 1);
   },
 
   'session.closed': (view, event) => {
@@ -195,7 +218,12 @@ const JOB_HANDLERS: Handlers<IJobView> = {
 
   'step.committed': (view, event) => {
     const data = event.data;
-    if (data.step <= view.step || isFenced(view, event)) {
+    const number = data.session ?? 1;
+    if (number < view.session_number || isFenced(view, event)) {
+      return;
+    }
+    enterSession(view, number);
+    if (data.step <= view.step) {
       return;
     }
     view.step = data.step;

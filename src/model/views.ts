@@ -83,6 +83,13 @@ export type ILoad = IFacts['model.loading'] & { time_s: number };
 /** The state of a log rule for a rank; `rank` is null for all ranks together. */
 export type IRule = IFacts['rule.state'] & { time_s: number };
 
+/** The last step of an earlier session of the cell. */
+export interface ISessionEnd {
+  number: number;
+  step: number;
+  loss: number | null;
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -107,6 +114,10 @@ export interface IJobView {
   world_size: number;
   generations: IGeneration[];
   session: ISession | null;
+  /** The place of the session in the cell, from 1; 0 before the first one. */
+  session_number: number;
+  /** How the earlier sessions of the cell ended. */
+  sessions: ISessionEnd[];
   step: number;
   loss: number | null;
   step_time_s: number | null;
@@ -208,6 +219,8 @@ export function newJobView(id: string): IJobView {
     world_size: 0,
     generations: [],
     session: null,
+    session_number: 0,
+    sessions: [],
     step: 0,
     loss: null,
     step_time_s: null,

@@ -11,7 +11,7 @@ import {
   Section,
   Sparkline,
   StateChip,
-  stepText
+  placeText
 } from '../components/parts';
 import { failureOf, progress, traffic } from '../derive';
 import { LOAD } from '../example';
@@ -127,7 +127,7 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
           {served && active
             ? loadText(job, trans, true)
             : job.step > 0 || job.session
-              ? stepText(job.step, job.session?.total_steps)
+              ? placeText(job, trans)
               : failure
                 ? null
                 : job.reason}

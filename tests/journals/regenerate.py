@@ -77,7 +77,7 @@ class Script:
             reason=reason,
         )
 
-    def open(self, steps: int) -> None:
+    def open(self, steps: int, number: int | None = None) -> None:
         self.say(
             "node-1.w",
             "session.opened",
@@ -88,6 +88,7 @@ class Script:
             micro_batches=8,
             parameters=5_242_880,
             state_bytes=62_914_560,
+            **({} if number is None else {"number": number}),
         )
 
     def step(
@@ -100,8 +101,10 @@ class Script:
         after_s: float = 0.25,
         writer: str = "node-1.w",
         micro_batches: int | None = None,
+        session: int | None = None,
     ) -> None:
-        changes = {} if micro_batches is None else {"micro_batches": micro_batches, "rate_factor": micro_batches / 8}
+        changes: dict[str, float] = {} if session is None else {"session": session}
+        changes |= {} if micro_batches is None else {"micro_batches": micro_batches, "rate_factor": micro_batches / 8}
         count = micro_batches or 8
         loss = round(5.5 * 0.97**step, 6)
         self.say(
@@ -640,6 +643,22 @@ def growing() -> Script:
     return s
 
 
+def sessions() -> Script:
+    """Two folds: each session counts its steps from 1; a late commit of the first one comes after the second began."""
+    s = Script("folds-cdefghij")
+    s.submit(2)
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(4, number=1)
+    for step in range(1, 5):
+        s.step(step, 1, 2, session=1)
+    s.say("coordinator.1", "session.closed", step=4, digest="ab" * 32)
+    s.open(6, number=2)
+    for step in range(1, 4):
+        s.step(step, 1, 2, session=2)
+        s.step(step + 2, 1, 2, session=1, writer="node-2.w")
+    return s
+
+
 SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
@@ -648,6 +667,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "durable": durable,
     "elastic": elastic,
     "growing": growing,
+    "sessions": sessions,
     "deployment": deployment,
     "loading": loading,
     "user-error": user_error,

@@ -51,7 +51,8 @@ class JobState:
         self.session = _session(view["session"]) if opened else None
         self.session_index = max(1, opened)
         self.session_over = 0 < opened <= closed
-        self.session_step = view["step"] if opened == 1 else 0  # the last step of this session that was committed
+        # the last step of this session that was committed
+        self.session_step = view["step"] if view["session_number"] == opened else 0
         self.batches = _schedule(self.session, batches)  # of this session's steps, where the global batch may change
         self.finishing = False  # a member has come to the end of the session: nobody else enters or leaves
         # of the controller

@@ -1,0 +1,101 @@
+"""Chooses what is shown of a job's output: a rank, a range of time or steps, lines with a pattern, the last lines."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from ..core.errors import SpecError
+from ..core.events import Event
+from ..core.units import parse_duration, plural
+from .journal_search import read_kinds
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChoice:
+    """Output of ``rank`` (None: of all) from ``since_s`` to ``until_s`` (Unix epoch) that has ``pattern``.
+
+    ``tail``: only so many of the last lines; None: all.
+    """
+
+    rank: int | None = None
+    since_s: float = -math.inf
+    until_s: float = math.inf
+    pattern: re.Pattern[str] | None = None
+    tail: int | None = None
+
+    def takes(self, event: Event) -> bool:
+        """Whether the event is output of this rank and time."""
+        wanted = event.kind == "output.written" and self.rank in (None, event.data["rank"])
+        return wanted and self.since_s <= event.time_s <= self.until_s
+
+    def has(self, text: str) -> bool:
+        """Whether a line, or a piece of output, has the pattern."""
+        return self.pattern is None or self.pattern.search(text) is not None
+
+    def last(self, shown: Iterable[Shown]) -> Iterator[Shown]:
+        """The last of what would be shown; all of it where no number is given."""
+        return iter(shown if self.tail is None else deque(shown, maxlen=self.tail))
+
+
+def moment(text: str, now_s: float | None = None) -> float:
+    """Unix time of ``"10min"`` (so long ago) or of a date and time such as ``2026-11-25T21:00``, local without a zone.
+
+    Raises SpecError for anything else.
+    """
+    try:
+        return (time.time() if now_s is None else now_s) - parse_duration(text)
+    except SpecError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        expected = "write 30s, 10min, 2h or 1d for so long ago, or a date such as 2026-11-25T21:00"
+        raise SpecError(f"{text!r} is no time: {expected}") from None
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """The regular expression in ``text``. Raises SpecError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise SpecError(f"{text!r} is no regular expression: {error}; a backslash takes a character as it is") from None
+
+
+def step_range(text: str) -> tuple[int, int | None]:
+    """The first and the last step of ``"100:200"``, ``"100:"``, ``":200"`` or ``"100"``. Raises SpecError."""
+    first, colon, last = text.partition(":")
+    numbers = [part.strip() for part in (first, last)]
+    if not any(numbers) or not all(part == "" or part.isdecimal() for part in numbers):
+        raise SpecError(f"{text!r} is no range of steps: write 100:200, 100:, :200 or 100")
+    low = int(numbers[0] or 1)
+    high = int(numbers[1]) if numbers[1] else None if colon else low
+    if high is not None and high < low:
+        raise SpecError(f"{text!r} is no range of steps: {high} comes before {low}")
+    return low, high
+
+
+def times_of_steps(events: Path, first: int, last: int | None) -> tuple[float, float]:
+    """When a job computed the steps from ``first`` to ``last`` of its newest session, with what was printed between.
+
+    From the commit of the step before, to that of the step after; of a long journal, to the nearest one that is kept.
+    Raises SpecError where these steps were not computed.
+    """
+    commits = read_kinds(events, ["step.committed"])
+    newest = max((commit.data.get("session", 1) for commit in commits), default=1)
+    steps = [(c.data["step"], c.time_s) for c in commits if c.data.get("session", 1) == newest]
+    done = max((step for step, _ in steps), default=0)
+    if first > done:
+        raise SpecError(f"step {first} is not there: the job has computed {plural(done, 'step')}")
+    since_s = max((at_s for step, at_s in steps if step < first), default=-math.inf)
+    until_s = min((at_s for step, at_s in steps if last is not None and step > last), default=math.inf)
+    return since_s, until_s

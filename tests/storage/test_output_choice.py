@@ -1,0 +1,114 @@
+"""What `logs` shows of a job's output: a rank, a range of time or of steps, lines with a pattern, the last lines."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.control.watch import OutputLines
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.core.views import new_job_view
+from jupyter_hyperpod.storage.journal import RecordWriter
+from jupyter_hyperpod.storage.output_choice import OutputChoice, moment, pattern, step_range, times_of_steps
+
+
+def printed(text: str, at_s: float, rank: int = 0) -> Event:
+    data = {"member": f"node-{rank}.a", "node": f"node-{rank}", "rank": rank, "stream": "stdout", "text": text}
+    return Event("agent.1", 1, at_s, "output.written", data)
+
+
+def lines(choice: OutputChoice, *events: Event) -> list[str]:
+    return [line for _, line in choice.last(OutputLines(new_job_view("a"), choice).feed_all(events, ends=True))]
+
+
+EVENTS = (
+    printed("begin\nloss 2.5\n", 10.0),
+    printed("los", 20.0),
+    printed("s 2.0\nsaved", 21.0),
+    printed("x\n", 30.0, 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (OutputChoice(), ["begin", "loss 2.5", "loss 2.0", "x", "saved"]),
+        (OutputChoice(rank=1), ["x"]),
+        (OutputChoice(pattern=pattern(r"loss \d")), ["loss 2.5", "loss 2.0"]),
+        (OutputChoice(since_s=20.0, until_s=21.0), ["loss 2.0", "saved"]),
+        (OutputChoice(tail=2), ["x", "saved"]),
+        (OutputChoice(pattern=pattern("loss"), tail=1), ["loss 2.0"]),
+        (OutputChoice(since_s=31.0), []),
+    ],
+)
+def test_what_is_shown(choice: OutputChoice, expected: list[str]) -> None:
+    assert lines(choice, *EVENTS) == expected
+
+
+def test_a_moment_is_an_age_or_a_date() -> None:
+    assert moment("10min", 1000.0) == 400.0
+    assert moment("2026-11-25T21:00:00+01:00") == 1795636800.0
+    assert moment("2026-11-25T20:00:00Z") == 1795636800.0
+    assert moment("2026-11-25") == moment("2026-11-25T00:00")
+    for wrong in ("", "yesterday", "2026-13-01", "-5s"):
+        with pytest.raises(SpecError, match="is no time"):
+            moment(wrong)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9))
+def test_a_range_of_steps_is_read(first: int, more: int) -> None:
+    last = first + more
+    assert step_range(f"{first}:{last}") == (first, last)
+    assert step_range(f"{first}:") == (first, None)
+    assert step_range(f":{last}") == (1, last)
+    assert step_range(str(first)) == (first, first)
+
+
+@given(st.text(alphabet="0123456789:-. x", max_size=12))
+def test_no_text_is_taken_for_another_range(text: str) -> None:
+    try:
+        first, last = step_range(text)
+    except SpecError as error:
+        assert "is no range of steps" in str(error)
+    else:
+        assert first >= 0 and (last is None or last >= first)
+
+
+def test_an_expression_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(SpecError, match="is no regular expression"):
+        pattern("loss (")
+
+
+def commits(directory: Path, *steps: tuple[int, int, float]) -> None:
+    at = iter(time_s for _, _, time_s in steps)
+    with RecordWriter(directory, "worker-node-0.a", Event, clock=lambda: next(at)) as writer:
+        for session, step, _ in steps:
+            record: dict[str, Any] = {
+                "generation": 1,
+                "loss": 0.5,
+                "loss_hex": "0x1p-1",
+                "step_time_s": 1.0,
+                "samples": 4,
+            }
+            record |= {"world_size": 1, "samples": 4, "redone": 0, "session": session, "step": step}
+            writer.append("step.committed", record)
+
+
+def test_steps_are_found_in_the_newest_session_by_their_commits(tmp_path: Path) -> None:
+    commits(tmp_path, (1, 1, 1.0), (1, 2, 2.0), (2, 1, 3.0), (2, 2, 4.0), (2, 3, 5.0), (2, 4, 6.0))
+    assert times_of_steps(tmp_path, 2, 3) == (3.0, 6.0)
+    assert times_of_steps(tmp_path, 1, None) == (-math.inf, math.inf)
+    assert times_of_steps(tmp_path, 4, 9) == (5.0, math.inf)
+    with pytest.raises(SpecError, match="step 5 is not there: the job has computed 4 steps"):
+        times_of_steps(tmp_path, 5, 6)
+
+
+def test_where_commits_were_thinned_the_nearest_ones_count(tmp_path: Path) -> None:
+    commits(tmp_path, (1, 1, 1.0), (1, 64, 64.0), (1, 128, 128.0), (1, 130, 130.0))
+    assert times_of_steps(tmp_path, 70, 80) == (64.0, 128.0)
