@@ -43,6 +43,8 @@ MODULES = {
     "plan": "benchmarks.planner.plan",
     # a job of ten million steps: how long people wait for it, and what its journal takes
     "journals": "benchmarks.control.journals",
+    # a job of a thousand members and more: a generation forms again, and what the coordinator needs
+    "scale": "benchmarks.control.scale",
     # a model from an object store into memory: ours against other loaders, and against the machine
     "loading": "benchmarks.loading.comparison",
 }

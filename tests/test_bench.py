@@ -294,3 +294,12 @@ def test_a_model_of_ones_own_is_loaded_as_often_as_asked_for(tmp_path: Path) -> 
     assert size > 0 and found["bars"] == []
     with pytest.raises(HyperpodError, match="absent.safetensors"):
         bench.run("model", url=str(tmp_path / "absent.safetensors"), runs=1)
+
+
+def test_a_job_of_many_light_members_forms_again_after_each_loss() -> None:
+    from benchmarks.control import scale
+
+    report = scale.run(runs=2, members="24", quiet_s=0.2)
+    assert all(row["metric"] != "not run" for row in report["rows"]), report["rows"]
+    formed = next(row for row in report["rows"] if "all others have the next plan" in row["metric"])
+    assert formed["n"] == 2 and 0 < formed["max"] < 30

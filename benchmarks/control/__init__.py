@@ -1,1 +1,1 @@
-"""Measurements of what stands beside the training: journals, readers and the supervisor."""
+"""Measurements of what stands beside the training: journals, readers, the supervisor and the coordinator."""

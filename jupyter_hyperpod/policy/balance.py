@@ -6,12 +6,13 @@ others, so that neither one slow step nor one slow member changes what counts as
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
 from ..core.units import plural
-from .batching import assign
+from .batching import share_sizes
 from .decision import Decision
 
 SLOW, FAST = 1.5, 1.2  # times the others' pace: a straggler from SLOW on, no longer one below FAST
@@ -39,9 +40,10 @@ def stragglers(windows: Sequence[Window], known: Set[str]) -> dict[str, Decision
     if len(windows) < 2 or any(len(w.paces) < STEPS or w.span_s < SPAN_S for w in windows):
         return {w.member: Decision(0.0, "not known yet") for w in windows if w.member in known}
     paces = {w.member: median(w.paces) for w in windows}
+    in_order = sorted(paces.values())
     for window in windows:
-        usual = median(pace for member, pace in paces.items() if member != window.member)
         own = paces[window.member]
+        usual = _median_of_others(in_order, own)
         waited_s = (own - usual) * max(1, window.share)
         was = window.member in known
         best = sorted(window.paces)[len(window.paces) // 4]  # slow in most steps, not only on the whole
@@ -54,13 +56,23 @@ def stragglers(windows: Sequence[Window], known: Set[str]) -> dict[str, Decision
     return found
 
 
+def _median_of_others(in_order: Sequence[float], own: float) -> float:
+    """The median of sorted numbers, one of which, ``own``, is left out."""
+    place, half = bisect_left(in_order, own), (len(in_order) - 1) // 2
+
+    def other(index: int) -> float:
+        return in_order[index + (index >= place)]
+
+    return other(half) if len(in_order) % 2 == 0 else (other(half - 1) + other(half)) / 2
+
+
 def share_out(micro_batches: int, sizes: Sequence[int], times: Sequence[float]) -> Decision[tuple[float, ...] | None]:
     """The paces by which to share out micro-batches, or None where the present ``sizes`` are good enough.
 
     ``times[rank]`` is how many times longer than the others a rank needs; 1 for all but stragglers.
     """
     now = max(size * time for size, time in zip(sizes, times, strict=True))
-    better = [len(share) for share in assign(micro_batches, len(times), times)]
+    better = share_sizes(micro_batches, len(times), times)
     then = max(size * time for size, time in zip(better, times, strict=True))
     if better == list(sizes) or then > (1 - WORTH) * now:
         return Decision(None, f"shares of {_list(sizes)} micro-batches are as good as any")
@@ -70,7 +82,7 @@ def share_out(micro_batches: int, sizes: Sequence[int], times: Sequence[float]) 
 
 def even_again(micro_batches: int, sizes: Sequence[int]) -> Decision[tuple[float, ...] | None]:
     """The paces once there is no straggler any more."""
-    even = [len(share) for share in assign(micro_batches, len(sizes))]
+    even = share_sizes(micro_batches, len(sizes))
     if even == list(sizes):
         return Decision(None, "shares are even")
     text = f"{_list(even)} micro-batches instead of {_list(sizes)}: nobody is slow any more"

@@ -7,6 +7,7 @@ of two below its length. So a sum over [0, V) has the same bits, no matter which
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heapreplace
 from itertools import islice
 
 Node = tuple[int, int]  # micro-batches lo..hi-1, summed
@@ -42,8 +43,12 @@ def share_sizes(micro_batches: int, world_size: int, paces: Sequence[float] | No
         quotient, extra = divmod(micro_batches, world_size)
         return [quotient + (rank < extra) for rank in range(world_size)]
     sizes = [int(micro_batches >= world_size)] * world_size
+    ends = [((sizes[rank] + 1) * paces[rank], rank) for rank in range(world_size)]  # with one more micro-batch
+    heapify(ends)
     for _ in range(micro_batches - sum(sizes)):
-        sizes[min(range(world_size), key=lambda r: ((sizes[r] + 1) * paces[r], r))] += 1
+        rank = ends[0][1]
+        sizes[rank] += 1
+        heapreplace(ends, ((sizes[rank] + 1) * paces[rank], rank))
     return sizes
 
 
@@ -61,9 +66,10 @@ def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[
     """
     done = [len(leaves_of(nodes)) for nodes in held]
     missing = sorted(set(range(micro_batches)) - set().union(*(leaves_of(nodes) for nodes in held)))
-    quota = [0] * len(held)
-    for _ in missing:
-        rank = min(range(len(held)), key=lambda r: (quota[r], -done[r], r))
+    order = sorted(range(len(held)), key=lambda rank: (-done[rank], rank))
+    quotient, extra = divmod(len(missing), len(held))
+    quota = [quotient] * len(held)
+    for rank in order[:extra]:
         quota[rank] += 1
     return _cut(missing, quota)
 

@@ -9,6 +9,8 @@ from ..core.elastic import ElasticRange
 from ..core.units import plural
 from .decision import Decision
 
+BEAT_S = 0.1  # between two heartbeats of a member, in a job of at most `OFTEN` members
+OFTEN, SELDOM_S = 250, 0.5  # in larger jobs they are less frequent, up to this
 BEATS_LOST_S = 2.0
 LEASE_S = 1.5  # a member that is cut off stops before it is fenced, even where its process wakes up late
 PARTITION = "network partition"
@@ -131,7 +133,8 @@ def leavers(
     if present and not staying:
         staying = present[:1]
         parts.append(f"{present[0].node} stays until somebody has taken over the training state")
-    leaving = [c for c in present if c not in staying]
+    names = {c.member for c in staying}
+    leaving = [c for c in present if c.member not in names]
     ranks = ", ".join(str(c.rank) for c in leaving)
     text = f"{'; '.join(parts) or 'nobody has to leave'}{f': rank {ranks} leaves' if ranks else ''}"
     return Decision(tuple(c.member for c in leaving), text)
@@ -152,6 +155,11 @@ def surplus(staying: int, newcomers: int, target: int, spares: int) -> Decision[
 def leave_after(step: int, step_time_s: float | None) -> int:
     """The step after which members leave together: no member has passed it when the request arrives."""
     return step + 1 + (int(LEAVE_LEAD_S / step_time_s) if step_time_s else 0)
+
+
+def beat_interval_s(members: int) -> float:
+    """The time between two heartbeats of each of so many members, so that all of them together stay bearable."""
+    return min(max(BEAT_S, BEAT_S * members / OFTEN), SELDOM_S)
 
 
 def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:

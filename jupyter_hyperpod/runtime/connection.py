@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ProtocolError
+from .payload_by_rank import is_packed, unpacked
 
 MAGIC = b"HPOD1"
 NONCE_BYTES = 16
@@ -111,9 +112,12 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message and send what the socket takes now. A closed or broken channel swallows it."""
+        self.send_encoded(json.dumps(message, separators=(",", ":")).encode())
+
+    def send_encoded(self, payload: bytes) -> None:
+        """As `send`, of the payload of a message (`payload_by_rank.py`)."""
         if self.closed or self._broken:
             return
-        payload = json.dumps(message, separators=(",", ":")).encode()
         if self._secret is not None and not self._send_key:
             self._waiting.append(payload)
         else:
@@ -145,8 +149,8 @@ class Channel:
 
     def _parse(self, payload: bytes) -> dict[str, Any]:
         try:
-            message = json.loads(payload)
-        except (ValueError, RecursionError) as error:
+            message = json.loads(unpacked(payload, FRAME_LIMIT_BYTES) if is_packed(payload) else payload)
+        except (ValueError, RecursionError, ProtocolError) as error:
             self.close()
             raise ProtocolError(f"a frame is not JSON: {payload[:80]!r}") from error
         if not (isinstance(message, dict) and isinstance(message.get("type"), str)):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
-from contextlib import suppress
 from functools import lru_cache
 
 from ..backends import load
@@ -42,13 +40,6 @@ PRELOAD = (
 def digest_of(second: int) -> str:
     """The digest of the source as it was in that second: a thousand jobs at once cost one look at it."""
     return source_digest()
-
-
-def raise_descriptor_limit() -> None:
-    """Every job costs its supervisor some descriptors, and the usual limit is a thousand."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def successor() -> dict[str, object]:

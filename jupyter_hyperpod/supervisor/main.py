@@ -32,12 +32,13 @@ from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store, write_private
 from ..system.diagnostics import note
 from ..system.json_lines import Message
+from ..system.processes import raise_descriptor_limit
 from .allocation import Allocations
 from .coordinator_watchdog import journal_takeover
 from .entry import STOP_GRACE_S, WRITER, JobEntry, recall, unfinished
 from .faults import break_node, break_target
 from .healing import Healing
-from .launch import PRELOAD, digest_of, raise_descriptor_limit, successor, supervisor_arguments
+from .launch import PRELOAD, digest_of, successor, supervisor_arguments
 from .lock import Lock, take_lock
 from .machines import Machines
 from .process_ends import ProcessEnds

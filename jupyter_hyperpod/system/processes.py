@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,3 +129,10 @@ def thread_names() -> list[str]:
 def close_descriptors(lowest: int = 3) -> None:
     """Close every descriptor from `lowest` on."""
     os.closerange(lowest, max((int(name) for name in os.listdir("/proc/self/fd")), default=lowest) + 1)
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as it may have: the usual limit is a thousand."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.balance import Window, even_again, replace, share_out, stragglers
+from jupyter_hyperpod.policy.balance import Window, _median_of_others, even_again, replace, share_out, stragglers
 from jupyter_hyperpod.policy.batching import assign
 
 paces = st.lists(st.floats(0.1, 100), min_size=1, max_size=8)
@@ -115,3 +116,10 @@ def test_no_micro_batch_moved_would_make_the_slowest_faster(count: int, each: li
                 moved[giver] -= 1
                 moved[taker] += 1
                 assert max(s * p for s, p in zip(moved, each, strict=True)) >= slowest - 1e-9
+
+
+@given(st.lists(st.sampled_from([0.1, 0.2, 0.25, 0.3, 0.7]) | st.floats(0.01, 10), min_size=2, max_size=9))
+def test_each_member_is_compared_with_the_median_of_the_others(each: list[float]) -> None:
+    in_order = sorted(each)
+    for place, own in enumerate(each):
+        assert _median_of_others(in_order, own) == median(each[:place] + each[place + 1 :])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, leaves_of, slices, split
+from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, leaves_of, share_sizes, slices, split
 
 counts = st.integers(1, 40)
 worlds = st.integers(1, 12)
@@ -111,6 +111,27 @@ def test_what_is_left_is_shared_evenly_and_newcomers_come_last(case: tuple[int, 
     assert max(sizes) - min(sizes) <= 1
     for rank, size in enumerate(sizes):
         assert all(size <= sizes[other] for other, had in enumerate(held) if len(had) > len(held[rank]))
+
+
+@given(holdings())
+def test_what_is_left_goes_to_the_least_loaded_one_after_the_other(case: tuple[int, list[list[int]]]) -> None:
+    count, held = case
+    quota = [0] * len(held)
+    for _ in range(count - sum(map(len, held))):
+        quota[min(range(len(held)), key=lambda r: (quota[r], -len(held[r]), r))] += 1
+    shares = assign_missing(count, [[(leaf, leaf + 1) for leaf in leaves] for leaves in held])
+    assert list(map(len, shares)) == quota
+
+
+@given(st.integers(1, 60), st.lists(st.sampled_from([0.25, 0.5, 1.0, 1.3, 2.0, 3.7]), min_size=1, max_size=12))
+def test_each_micro_batch_goes_to_the_member_that_would_end_first(count: int, paces: list[float]) -> None:
+    world = len(paces)
+    sizes = [int(count >= world)] * world
+    if len(set(paces)) < 2:
+        sizes = list(map(len, assign(count, world)))
+    for _ in range(count - sum(sizes)):
+        sizes[min(range(world), key=lambda r: ((sizes[r] + 1) * paces[r], r))] += 1
+    assert share_sizes(count, world, paces) == sizes
 
 
 @given(st.integers(0, 10_000), worlds)

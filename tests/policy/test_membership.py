@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from jupyter_hyperpod.policy.membership import (
     STOPPED_S,
     Candidate,
     MemberHeartbeat,
+    beat_interval_s,
     first_timeout_s,
     hang_timeout_s,
     leave_after,
@@ -208,3 +210,9 @@ def test_who_stood_still_when_last_heard_is_hung_and_who_fell_silent_later_is_no
     assert lost([MemberHeartbeat("a", 0.4, 1.2, "compute"), *others], 1.0).value is None
     assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute"), *others], 1.0).value == ("a", "heartbeat lost")
     assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute", unreachable=True), *others], 1.0).value is None
+
+
+@pytest.mark.parametrize(("members", "interval_s"), [(1, 0.1), (250, 0.1), (500, 0.2), (1250, 0.5), (10_000, 0.5)])
+def test_members_of_large_jobs_beat_less_often(members: int, interval_s: float) -> None:
+    assert beat_interval_s(members) == pytest.approx(interval_s)
+    assert beat_interval_s(members) < min(LEASE_S, BEATS_LOST_S) / 2

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ...core.units import first_line
+from ...policy import membership
 from ...storage.environment import begin_with, go_on_with
 from ...storage.journal_writer import JournalWriter
 from ...storage.output import OutputRelay
@@ -32,7 +33,6 @@ from .replica_processes import ReplicaProcesses, import_ahead
 from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 
-BEAT_S = 0.1
 READS = 8  # of a worker's messages, for the displays whose marks have come
 SAID = 200  # characters of an error's message in a warning
 
@@ -58,6 +58,7 @@ class Agent:
         self.lease = self.coordinator.lease
         self.held = False  # the worker is stopped, because its coordinator may have fenced it
         self._next_beat_s = 0.0
+        self._beat_interval_s = membership.beat_interval_s(context.spec.nodes)
         self._ended_s = 0.0  # when the worker ended
         self._preempted = False
         self._leave_by_s: float | None = None
@@ -89,7 +90,7 @@ class Agent:
 
     def _patience_s(self) -> float:
         """How long the loop may wait for something to happen."""
-        usual_s = 0.02 if self.coordinator.channel is None else BEAT_S / 2
+        usual_s = 0.02 if self.coordinator.channel is None else self._beat_interval_s / 2
         if self.throttle is None:
             return usual_s
         rest_s = self.throttle.tick(time.monotonic())
@@ -207,7 +208,7 @@ class Agent:
             status = replace(status, ago_s=time.monotonic() - self._ended_s)
         self._send(
             facts.Register(
-                context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports
+                context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports, True
             )
         )
 
@@ -243,7 +244,7 @@ class Agent:
         channel = self.coordinator.channel
         if channel is None or self.process is None or now < self._next_beat_s:
             return
-        self._next_beat_s = now + BEAT_S
+        self._next_beat_s = now + self._beat_interval_s
         if self.beside is not None:
             self.beside.poll()  # one that has ended is collected
         progress = self.process.progress
@@ -294,6 +295,7 @@ class Agent:
     @handles(orders.FormGeneration)
     def _form(self, order: orders.FormGeneration) -> None:
         self.rank = order.rank
+        self._beat_interval_s = membership.beat_interval_s(len(order.members))
 
     @handles(orders.SendSignal)
     def _signal(self, order: orders.SendSignal) -> None:

@@ -5,7 +5,7 @@ A part is a generator: the controller carries out each action that it yields, be
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,14 @@ class Send:
     """Send an order to a member's agent, which passes a worker's orders on."""
 
     member: Member
+    order: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendByRank:
+    """Send each of these members the same order, in which only the rank is that of the member."""
+
+    members: Sequence[Member]
     order: Message
 
 
@@ -100,6 +108,7 @@ class End:
 
 Action = (
     Send
+    | SendByRank
     | WriteEvent
     | Decide
     | JournalGeneration

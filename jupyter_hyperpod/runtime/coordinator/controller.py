@@ -17,6 +17,7 @@ from ...core.views import View
 from ...storage.journal_writer import JournalWriter
 from ..connection import Channel
 from ..context import Context
+from ..payload_by_rank import PayloadByRank
 from ..protocol import facts, orders
 from ..protocol.codec import decode, encode
 from ..protocol.dispatch import handlers, handles
@@ -33,6 +34,7 @@ from .actions import (
     Remove,
     SayState,
     Send,
+    SendByRank,
     WriteEvent,
 )
 from .adoption import Adoption
@@ -50,6 +52,7 @@ from .session_lifecycle import SessionLifecycle
 from .stragglers import Stragglers
 
 AWAY_S = 0.25
+RESTS = 9.0  # times as long as it took to look at all members, before the next look
 
 
 class Controller:
@@ -75,6 +78,7 @@ class Controller:
         self.said_state: str = view["state"]
         self._said_phase: str = view["phase"]
         self._ticked_s = time.monotonic()
+        self._rest_until_s = 0.0
         incidents = Incidents(reporter.write, view["incidents"])
         self.state = JobState(context.spec, view, incidents, opened, closed, batches)
         self.state.store = context.job
@@ -141,13 +145,20 @@ class Controller:
         self.apply(self.adoption.tick(now))
         if away_s > AWAY_S:
             self.failures.excuse(away_s, now)
-        else:
-            self.apply(self.failures.tick(now))
+        elif now >= self._rest_until_s:
+            self._watch_members(now)
+
+    def _watch_members(self, now: float) -> None:
+        """Look at every member, which takes longer the more there are: at most a tenth of the time goes into that."""
+        began_s = time.monotonic()
+        self.apply(self.failures.tick(now))
         if self.checkpoints.coming and self.state.phase is Phase.WAITING:
             self.apply(self.generations.admit())
         self.apply(self.draining.tick(now))
         self.apply(self.scripts.tick(now))
         self.apply(self.generations.tick(now))
+        ended_s = time.monotonic()
+        self._rest_until_s = ended_s + RESTS * (ended_s - began_s)
 
     def end(self, state: str, reason: str) -> None:
         """The job ends; the coordinator takes leave of the agents and journals this state."""
@@ -175,7 +186,7 @@ class Controller:
             joined = {"member": name, "node": register.node, "pid": register.pid, "host": register.host}
             self._do(WriteEvent("member.joined", joined))
         if adopted is not None:
-            member.rank = adopted["rank"]
+            self.state.roster.place(member, adopted["rank"])
         if status.error is not None:
             self.apply(self.lifecycle.failed(member, status.error))
         if status.exited is not None and not self.state.ended:
@@ -185,7 +196,8 @@ class Controller:
         if self.state.ended:
             return
         if self.state.phase is Phase.GATHERING:
-            self.apply(self.generations.start_if_ready())
+            if len(self.state.roster.members) >= self.state.target:  # else the next tick asks
+                self.apply(self.generations.start_if_ready())
         elif adopted is not None and not expected:
             self.apply(self.adoption.all_here("a new coordinator took over: all members registered again"))
         elif known is not None and known.rank is not None and not expected:
@@ -268,6 +280,10 @@ class Controller:
         match action:
             case Send(member, order):
                 member.tell(order)
+            case SendByRank(members, order):
+                payload = PayloadByRank(encode(order))
+                for member in members:
+                    member.channel.send_encoded(payload.of(member.rank, packed=member.unpacks))
             case WriteEvent(kind, data, durable):
                 self.reporter.write(kind, data, durable=durable)
             case Decide(policy, value, reason):
@@ -286,7 +302,7 @@ class Controller:
                 member.tell(orders.Restart() if begins_again else orders.Release())
                 self._do(Remove(member))
             case Remove(member):
-                del self.state.roster.members[member.member]
+                self.state.roster.remove(member)
                 self.apply(self.joining.gone(member))
             case End(state, reason):
                 self._end(state, reason)

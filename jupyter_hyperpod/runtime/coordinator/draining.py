@@ -7,7 +7,7 @@ it and continue. It has computed nothing of the next step, so nothing is lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from ...core import backends
 from ...core.health import BY_HAND
@@ -133,7 +133,7 @@ class Draining:
             yield ReleaseMember(member)
         return member.rank is not None
 
-    def _ask(self, members: list[Member], now: float) -> Actions:
+    def _ask(self, members: Sequence[Member], now: float) -> Actions:
         state = self._state
         allowed = state.spec.range
         settled = allowed.allows(len(members)) or len(members) >= state.target
@@ -152,7 +152,7 @@ class Draining:
             member.stands_by = self._unsettled_since_s is not None and not member.preempted
             yield Send(member, orders.LeaveAfter(state.generation, step))
 
-    def _part(self, members: list[Member], now: float) -> Actions:
+    def _part(self, members: Sequence[Member], now: float) -> Actions:
         assert self._left_since_s is not None
         leaving = [m for m in members if m.leaving]
         gone = [m for m in leaving if m.left is not None]

@@ -48,10 +48,11 @@ class Failures:
         state = self._state
         members = [m for m in (*state.roster.generation(), *state.roster.newcomers()) if m.alive]
         step_s, floor_s = state.step_time_s, state.spec.hang_timeout_s
+        late_s = membership.beat_interval_s(len(members)) - membership.BEAT_S
         self._warmed_s = max([self._warmed_s, *(m.warmed_s for m in members)])
-        timeout_s = membership.hang_timeout_s(step_s, floor_s)
+        timeout_s = membership.hang_timeout_s(step_s, floor_s) + late_s
         first_s = membership.first_timeout_s(step_s, floor_s, self._warmed_s)
-        decision = membership.lost([m.pulse(now) for m in members], timeout_s, first_s)
+        decision = membership.lost([m.pulse(now, late_s) for m in members], timeout_s, first_s)
         if decision.value is not None:
             name, cause = decision.value
             yield Decide("membership", f"fence {name}", decision.reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...policy import growth, membership, recovery, verdict
 from ..protocol import facts, orders
@@ -25,6 +25,7 @@ from .actions import (
     ReleaseMember,
     SayState,
     Send,
+    SendByRank,
 )
 from .checkpoints import CheckpointTracker
 from .draining import Draining
@@ -55,6 +56,7 @@ class Generations:
     _forming_since_s: float = 0.0
     _patience_s: float = FORMING_S
     _lost_all: int = 0  # how often
+    _awaited: set[str] = field(default_factory=set)  # members that have not reported their state in this generation
 
     # ---- the first one, and those of a script that begins again ----------------------------------------------
 
@@ -71,7 +73,7 @@ class Generations:
         state.generation += 1
         members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
         for rank, member in enumerate(members):
-            member.rank = rank
+            state.roster.place(member, rank)
         yield Decide("membership", decision.value, decision.reason)
         yield JournalGeneration(decision.reason)
         if state.generation > 1:
@@ -175,7 +177,7 @@ class Generations:
         for member in dropped:
             yield ReleaseMember(member)
         for rank, name in enumerate(names):
-            state.roster.members[name].rank = rank
+            state.roster.place(state.roster.members[name], rank)
         state.generation += 1
         yield JournalGeneration(reason)
         state.incidents.fenced(state.generation, rung)
@@ -208,8 +210,8 @@ class Generations:
         for member in members:
             member.report, member.finished, member.leaving, member.left = None, None, False, None
             member.back = False
-            assert member.rank is not None
-            yield Send(member, orders.FormGeneration(state.generation, member.rank, peers))
+        self._awaited = {member.member for member in members}
+        yield SendByRank(members, orders.FormGeneration(state.generation, 0, peers))
         yield Enter(Phase.FORMING if state.phase is Phase.RUNNING_SCRIPT else Phase.REFORMING)
         if members:  # whoever is rank 0 now is told when the next checkpoint is due
             yield from self._checkpoints.say_interval(members[0])
@@ -225,7 +227,8 @@ class Generations:
         member.report, found = reported.state, reported.state.statement
         place = f"rank {member.rank} on {member.node}"
         member.statement = replace(found, member=member.member, place=place) if found is not None else None
-        if all(m.report is not None for m in state.roster.generation()):
+        self._awaited.discard(member.member)
+        if not self._awaited:
             yield from self._plan()
 
     @handles(facts.RendezvousStore)
@@ -290,10 +293,7 @@ class Generations:
         plan = replace(
             plan, generation=state.generation, owners=owners, parted=parted, paces=paces, batches=state.batches
         )
-        for member in members:
-            assert member.rank is not None
-            order = orders.FollowPlan(state.generation, replace(plan, rank=member.rank))
-            yield Send(member, order)
+        yield SendByRank(members, orders.FollowPlan(state.generation, plan))
         yield Enter(Phase.CLOSING if state.finishing else Phase.TRAINING)
         yield from self.admit()
 

@@ -50,6 +50,7 @@ class Member:
     beat_s: float
     progress_s: float
     signs: Signs
+    unpacks: bool = False  # its agent reads compressed messages
     ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
     counter: int = 0
     phase: str = "idle"
@@ -120,11 +121,14 @@ class Member:
         if self.stopped_since_s is not None:
             self.stopped_since_s = min(now, self.stopped_since_s + away_s)
 
-    def pulse(self, now: float) -> MemberHeartbeat:
-        """The facts for `policy.membership.lost`. A silent member is sent a `ProbeHost`, to see if its host answers."""
+    def pulse(self, now: float, late_s: float = 0.0) -> MemberHeartbeat:
+        """The facts for `policy.membership.lost`. A silent member is sent a `ProbeHost`, to see if its host answers.
+
+        Its beats may be ``late_s`` older than those of a member of a small job.
+        """
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
-        if silent_s > PROBE_S and self.probe is None:
+        if silent_s > PROBE_S + late_s and self.probe is None:
             self.tell(orders.ProbeHost())
             self.probe = self.channel.position
         unreachable = self.probe is not None and self.channel.confirmed < self.probe
@@ -149,14 +153,16 @@ class Roster:
 
     members: dict[str, Member] = field(default_factory=dict)
     arrived: int = 0
+    _by_rank: tuple[Member, ...] | None = None  # None: to be sorted again
 
     def add(self, name: str, register: facts.Register, channel: Channel, now: float) -> Member:
         """Record a registration; a worker that registers again keeps its place."""
         known, status = self.members.get(name), register.status
         self.arrived += 1
+        self._by_rank = None
         member = self.members[name] = Member(
             name, register.node, channel, register.host, register.port, known.order if known else self.arrived,
-            register.spare, now, now, Signs(now, now, now), register.ports,
+            register.spare, now, now, Signs(now, now, now), register.unpacks, register.ports,
             rank=known.rank if known else register.rank,
             planned=known.planned if known else False, joined=known.joined if known else None,
             run=status.run, session=status.session, finished=status.finished,
@@ -165,9 +171,21 @@ class Roster:
         )  # fmt: skip
         return member
 
-    def generation(self) -> list[Member]:
+    def place(self, member: Member, rank: int) -> None:
+        """The member has this rank from now on."""
+        member.rank, self._by_rank = rank, None
+
+    def remove(self, member: Member) -> None:
+        """Forget a member."""
+        del self.members[member.member]
+        self._by_rank = None
+
+    def generation(self) -> tuple[Member, ...]:
         """Members of the present generation by rank."""
-        return sorted((m for m in self.members.values() if m.rank is not None), key=lambda m: m.rank or 0)
+        if self._by_rank is None:
+            ranked = (m for m in self.members.values() if m.rank is not None)
+            self._by_rank = tuple(sorted(ranked, key=lambda m: m.rank or 0))
+        return self._by_rank
 
     def seat(self, step: int) -> None:
         """The members of the generation go on after ``step``: note who joins those that have trained before."""

@@ -36,8 +36,12 @@ class SessionLifecycle:
         if self._state.phase is Phase.TRAINING:
             yield Enter(Phase.CLOSING)
         members = self._state.roster.generation()
-        if self._state.phase in CALLED or self._state.phase is Phase.ADOPTING or not all(m.finished for m in members):
-            return
+        if (
+            self._state.phase in CALLED
+            or self._state.phase is Phase.ADOPTING
+            or not all(m.finished for m in reversed(members))
+        ):
+            return  # the last ones usually come last
         ends = {(m.finished.step, m.finished.digest) for m in members if m.finished}
         if len(ends) > 1:
             text = "; ".join(
@@ -83,14 +87,17 @@ class SessionLifecycle:
         """Begin the next session of the cell when every member has come to it."""
         members = self._state.roster.generation()
         next_index = 1 if self._state.session is None else self._state.session_index + 1
+        if self._state.phase is not Phase.RUNNING_SCRIPT or any(
+            _is_under_way(m, next_index) for m in reversed(members)
+        ):
+            return
         here = [m.session for m in members if m.session is not None and m.session.index >= next_index]
-        if not here or self._state.phase is not Phase.RUNNING_SCRIPT:
+        if not here:
             return
         if len(here) < len(members):
             done = [m.rank for m in members if m.done]
-            if len(here) + len(done) == len(members):
-                text = f"rank {done[0]} ended its cell while others wait in hp.Session: open it on every rank"
-                yield End("failed", text)
+            text = f"rank {done[0]} ended its cell while others wait in hp.Session: open it on every rank"
+            yield End("failed", text)
             return
         opened = [asdict(session) for session in here]
         for one in opened:
@@ -100,7 +107,7 @@ class SessionLifecycle:
                 text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
                 yield End("failed", f"rank {rank} opened another session than rank 0: {text}")
                 return
-        yield WriteEvent("session.opened", opened[0])
+        yield WriteEvent("session.opened", opened[0] | {"number": next_index})
         self._state.session, self._state.session_over, self._state.finishing = here[0], False, False
         self._state.session_index = next_index
         self._state.session_step, self._state.batches = 0, ()
@@ -130,6 +137,11 @@ class SessionLifecycle:
             yield WriteEvent("warning.raised", {"text": f"{detail}, after the session had closed"})
             yield from self.open_session()
             yield from self.end_if_all_done()
+
+
+def _is_under_way(member: Member, index: int) -> bool:
+    """Whether a member has neither come to the session of this ``index`` nor ended its cell."""
+    return not member.done and (member.session is None or member.session.index < index)
 
 
 def failure(error: facts.CellError, rank: int) -> str:

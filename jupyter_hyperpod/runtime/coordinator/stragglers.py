@@ -7,12 +7,12 @@ with a generation of the same members: what they have computed of the step is ke
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from ...core.units import plural
 from ...policy import balance
-from ...policy.batching import assign
+from ...policy.batching import share_sizes
 from .actions import Action, Actions, BeginGeneration, Decide
 from .draining import Draining
 from .incidents import STRAGGLER, Incident
@@ -55,7 +55,8 @@ class Stragglers:
         self._say_resumed(step, len(members))
         if state.session is None or now < self._rest_until_s:
             return
-        found = balance.stragglers([self._window(member, now) for member in members], self._slow.keys())
+        windows = [_window(member, share, now) for member, share in zip(members, self._sizes(), strict=True)]
+        found = balance.stragglers(windows, self._slow.keys())
         for member in members:
             if member.member in found and member.member not in self._slow:
                 decision = found[member.member]
@@ -70,18 +71,11 @@ class Stragglers:
         if not (yield from self._dismiss(members, spares, now)):
             yield from self._share_out(members, state.micro_batches, now)
 
-    def _window(self, member: Member, now: float) -> balance.Window:
-        seen = _seen(member, now)
-        span_s = now - seen[0][0] if seen else 0.0
-        assert member.rank is not None
-        share = self._sizes()[member.rank]
-        return balance.Window(member.member, member.node, member.rank, tuple(pace for _, pace in seen), span_s, share)
-
     def _sizes(self) -> list[int]:
         paces = self.paces()
-        return [len(share) for share in assign(self._state.micro_batches, len(paces), paces)]
+        return share_sizes(self._state.micro_batches, len(paces), paces)
 
-    def _share_out(self, members: list[Member], micro_batches: int, now: float) -> Actions:
+    def _share_out(self, members: Sequence[Member], micro_batches: int, now: float) -> Actions:
         times = [self._slow[m.member].times if m.member in self._slow else 1.0 for m in members]
         sizes = self._sizes()
         decision = (
@@ -97,7 +91,7 @@ class Stragglers:
                 self._state.incidents.stage(slow.incident, "repaired", decision.reason)
         yield BeginGeneration(f"shares follow the members' pace: {decision.reason}")
 
-    def _dismiss(self, members: list[Member], spares: int, now: float) -> Generator[Action, None, bool]:
+    def _dismiss(self, members: Sequence[Member], spares: int, now: float) -> Generator[Action, None, bool]:
         since_s = {name: slow.since_s for name, slow in self._slow.items() if not slow.dismissed}
         decision = balance.replace(since_s, now, spares)
         if decision.value is None:
@@ -123,6 +117,14 @@ class Stragglers:
             if slow.dismissed:
                 self._state.incidents.stage(slow.incident, "replaced", "it left, and a spare takes its place")
         self._paces = {name: pace for name, pace in self._paces.items() if name in members}
+
+
+def _window(member: Member, share: int, now: float) -> balance.Window:
+    """The last steps of a member that computes ``share`` micro-batches of each."""
+    seen = _seen(member, now)
+    span_s = now - seen[0][0] if seen else 0.0
+    assert member.rank is not None
+    return balance.Window(member.member, member.node, member.rank, tuple(pace for _, pace in seen), span_s, share)
 
 
 def _seen(member: Member, now: float) -> list[tuple[float, float]]:

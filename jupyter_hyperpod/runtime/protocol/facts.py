@@ -263,7 +263,10 @@ class WorkerStatus:
 
 @message("register", AGENT, COORDINATOR)
 class Register(Message):
-    """Sent when a worker is ready, and again to a new coordinator. ``rank``: None unless the worker has one already."""
+    """Sent when a worker is ready, and again to a new coordinator.
+
+    ``rank``: None unless the worker has one already. ``unpacks``: the agent reads compressed messages.
+    """
 
     node: str
     pid: int
@@ -273,6 +276,7 @@ class Register(Message):
     spare: bool
     status: WorkerStatus
     ports: tuple[int, ...] = ()
+    unpacks: bool = False
 
 
 @message("beat", AGENT, COORDINATOR)

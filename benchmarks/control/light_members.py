@@ -1,0 +1,208 @@
+"""Many light members in one process: the protocol of agents and workers, without workers and without training.
+
+    python -m benchmarks.control.light_members --job DIR --first 0 --count 500
+
+Each has a connection of its own to the job's coordinator, proves the secret, registers, beats, reports its state when a
+generation forms, and takes the plan. It reads the frame and the tag of every message, and of a large one only the type,
+the generation, the rank and the step: in a real cluster each member reads its own plan on its own machine.
+
+Commands are lines of JSON on the standard input: ``{"lose": [index, ...]}`` closes connections. The answers are lines
+of JSON: ``{"planned": generation, "members": n, "at_s": ...}`` when all members here have the plan of a
+generation (monotonic clock of the machine).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import selectors
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jupyter_hyperpod.core.errors import ProtocolError
+from jupyter_hyperpod.policy.membership import beat_interval_s
+from jupyter_hyperpod.policy.recovery import MemberState
+from jupyter_hyperpod.runtime.connection import FRAME_LIMIT_BYTES, Channel, prepare
+from jupyter_hyperpod.runtime.payload_by_rank import HEAD, is_packed, unpacked
+from jupyter_hyperpod.runtime.protocol import facts
+from jupyter_hyperpod.runtime.protocol.codec import Message, encode
+from jupyter_hyperpod.storage.store import JobStore
+from jupyter_hyperpod.system.processes import raise_descriptor_limit
+
+PARSED_BYTES = 4096
+AT_ONCE = 32  # connections that are opened between two looks at the others
+STEP_S = 0.05
+PATIENCE_S = 0.005
+STEPS = 1_000_000
+_TYPE = re.compile(rb'"type":"(\w+)"\}$')
+_NUMBER = {name: re.compile(rb'"%b":(\d+)' % name.encode()) for name in ("generation", "rank", "step")}
+
+
+class LightChannel(Channel):
+    """Reads of a large message only what a light member needs, and unpacks it once for all members here."""
+
+    _unpacked = (b"", b"")  # the newest compressed message of all, without its rank, and its JSON
+
+    def _parse(self, payload: bytes) -> dict[str, Any]:
+        if len(payload) <= PARSED_BYTES:
+            return super()._parse(payload)
+        found: dict[str, Any] = {}
+        text = payload
+        if is_packed(payload):
+            body, found["rank"] = payload[HEAD.size :], HEAD.unpack_from(payload)[1]
+            if body != LightChannel._unpacked[0]:
+                LightChannel._unpacked = (body, unpacked(payload, FRAME_LIMIT_BYTES))
+            text = LightChannel._unpacked[1]
+        kind = _TYPE.search(text)
+        if kind is None:
+            raise ProtocolError("the type of a message is not at its end")
+        found["type"] = kind[1].decode()
+        for name, number in _NUMBER.items():
+            if name not in found and (value := number.search(text)):
+                found[name] = int(value[1])
+        return found
+
+
+class LightMember:
+    """One member. ``planned``: the generation whose plan it has; ``step``: the steps that it has applied."""
+
+    def __init__(self, index: int, micro_batches: int) -> None:
+        self.index = index
+        self.name = f"light-{index}.0.{index + 1}"
+        self.channel: LightChannel | None = None
+        self.planned = 0
+        self._micro_batches = micro_batches
+        self._step: int | None = None
+        self._rank: int | None = None
+
+    def connect(self, job: JobStore) -> LightChannel:
+        """Call the coordinator and register."""
+        place = json.loads((job.path / "coordinator.json").read_text())
+        sock = socket.create_connection((place["host"], place["port"]), timeout=30.0)
+        prepare(sock)
+        self.channel = LightChannel(sock, job.secret(), initiator=True)
+        node = f"light-{self.index}"
+        self._say(
+            facts.Register(node, self.index + 1, "127.0.0.1", 1, self._rank, False, facts.WorkerStatus(), (), True)
+        )
+        return self.channel
+
+    def beat(self) -> None:
+        """Say that it lives."""
+        if self.channel is not None:
+            step = self._step or 0
+            self._say(facts.Beat(step, step, "idle", 0, False, None, (step, STEP_S)))
+
+    def commit(self) -> None:
+        """Rank 0 says that a step was applied."""
+        if self._rank == 0 and self._step is not None:
+            self._say(facts.StepCommitted(self._step, self.planned, STEP_S, ""))
+
+    def hear(self) -> None:
+        """Do what the coordinator wants."""
+        assert self.channel is not None
+        for order in self.channel.receive():
+            kind = order["type"]
+            if kind == "run":
+                v = self._micro_batches
+                self._say(facts.SessionOpened(STEPS, v, 1, v, 1, 8, None, 1))
+            elif kind == "form":
+                self._rank = order["rank"]
+                self._say(facts.StateReported(order["generation"], MemberState(self._step, history=1)))
+            elif kind == "go":
+                plan = order.get("plan", order)
+                self._step, self.planned = plan["step"] + 1, order["generation"]
+                self.commit()
+
+    def _say(self, fact: Message) -> None:
+        assert self.channel is not None
+        self.channel.send(encode(fact) | {"member": self.name})
+
+
+class LightMembers:
+    """The members of this process and their connections."""
+
+    def __init__(self, job: JobStore, first: int, count: int, micro_batches: int) -> None:
+        self._job = job
+        self._selector = selectors.DefaultSelector()
+        self._members = {index: LightMember(index, micro_batches) for index in range(first, first + count)}
+        self._order = list(self._members.values())
+        self._interval_s = beat_interval_s(micro_batches)
+        self._callers = list(self._order)  # that have no connection
+        self._beaten, self._began_s = 0, time.monotonic()
+        self._told = 0
+
+    def run(self) -> None:
+        """Serve until the standard input ends."""
+        self._selector.register(sys.stdin.buffer, selectors.EVENT_READ)
+        os.set_blocking(sys.stdin.fileno(), False)
+        while True:
+            for member in self._callers[:AT_ONCE]:
+                self._selector.register(member.connect(self._job), selectors.EVENT_READ, member)
+            del self._callers[:AT_ONCE]
+            for key, _ in self._selector.select(0.0 if self._callers else PATIENCE_S):
+                if key.data is None:
+                    if not self._obey(sys.stdin.buffer.read()):
+                        return
+                else:
+                    self._hear(key.data)
+            self._beat()
+
+    def _hear(self, member: LightMember) -> None:
+        channel = member.channel
+        assert channel is not None
+        before = member.planned
+        member.hear()
+        if channel.closed:
+            self._selector.unregister(channel)
+            if channel.authenticated:
+                raise ProtocolError(f"the coordinator hung up on {member.name}")
+            self._callers.append(member)  # too many called at once: again, as an agent does
+        if member.planned != before:
+            self._tell(member.planned)
+
+    def _beat(self) -> None:
+        """Beats are spread evenly over their period."""
+        due = int((time.monotonic() - self._began_s) / self._interval_s * len(self._order))
+        for turn in range(max(self._beaten, due - len(self._order)), due):
+            self._order[turn % len(self._order)].beat()
+        self._beaten = due
+
+    def _tell(self, generation: int) -> None:
+        living = [member for member in self._members.values() if member.channel is not None]
+        if generation > self._told and all(member.planned == generation for member in living):
+            self._told = generation
+            answer = {"planned": generation, "members": len(living), "at_s": time.monotonic()}
+            print(json.dumps(answer), flush=True)
+
+    def _obey(self, lines: bytes | None) -> bool:
+        """Carry out commands; False where the other side is gone."""
+        for line in (lines or b"").splitlines():
+            for index in json.loads(line)["lose"]:
+                member = self._members[index]
+                assert member.channel is not None
+                self._selector.unregister(member.channel)
+                member.channel.close()
+                member.channel = None
+        return lines != b""
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--micro-batches", type=int, required=True)
+    options = parser.parse_args()
+    raise_descriptor_limit()
+    LightMembers(JobStore(options.job), options.first, options.count, options.micro_batches).run()
+
+
+if __name__ == "__main__":
+    main()
