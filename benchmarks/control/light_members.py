@@ -1,25 +1,23 @@
 """Many light members in one process: the protocol of agents and workers, without workers and without training.
 
-    python -m benchmarks.control.light_members --job DIR --first 0 --count 500
+    python -m benchmarks.control.light_members --job DIR --first 0 --count 500 --micro-batches 1000 --socket FD
 
 Each has a connection of its own to the job's coordinator, proves the secret, registers, beats, reports its state when a
 generation forms, and takes the plan. It reads the frame and the tag of every message, and of a large one only the type,
 the generation, the rank and the step: in a real cluster each member reads its own plan on its own machine.
 
-Commands are lines of JSON on the standard input: ``{"lose": [index, ...]}`` closes connections. The answers are lines
-of JSON: ``{"planned": generation, "members": n, "at_s": ...}`` when all members here have the plan of a
-generation (monotonic clock of the machine).
+Commands are lines of JSON on the socket: ``{"lose": [index, ...]}`` closes connections. The answers are lines of JSON:
+``{"planned": generation, "members": n, "at_s": ...}`` when all members here have the plan of a generation (monotonic
+clock of the machine).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import selectors
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from jupyter_hyperpod.runtime.payload_by_rank import HEAD, is_packed, unpacked
 from jupyter_hyperpod.runtime.protocol import facts
 from jupyter_hyperpod.runtime.protocol.codec import Message, encode
 from jupyter_hyperpod.storage.store import JobStore
+from jupyter_hyperpod.system.json_lines import JsonLineChannel
 from jupyter_hyperpod.system.processes import raise_descriptor_limit
 
 PARSED_BYTES = 4096
@@ -127,8 +126,8 @@ class LightMember:
 class LightMembers:
     """The members of this process and their connections."""
 
-    def __init__(self, job: JobStore, first: int, count: int, micro_batches: int) -> None:
-        self._job = job
+    def __init__(self, job: JobStore, first: int, count: int, micro_batches: int, owner: JsonLineChannel) -> None:
+        self._job, self._owner = job, owner
         self._selector = selectors.DefaultSelector()
         self._members = {index: LightMember(index, micro_batches) for index in range(first, first + count)}
         self._order = list(self._members.values())
@@ -138,17 +137,15 @@ class LightMembers:
         self._told = 0
 
     def run(self) -> None:
-        """Serve until the standard input ends."""
-        self._selector.register(sys.stdin.buffer, selectors.EVENT_READ)
-        os.set_blocking(sys.stdin.fileno(), False)
-        while True:
+        """Serve until the owner hangs up."""
+        self._selector.register(self._owner, selectors.EVENT_READ)
+        while not self._owner.closed:
             for member in self._callers[:AT_ONCE]:
                 self._selector.register(member.connect(self._job), selectors.EVENT_READ, member)
             del self._callers[:AT_ONCE]
             for key, _ in self._selector.select(0.0 if self._callers else PATIENCE_S):
                 if key.data is None:
-                    if not self._obey(sys.stdin.buffer.read()):
-                        return
+                    self._obey(self._owner.receive())
                 else:
                     self._hear(key.data)
             self._beat()
@@ -177,19 +174,16 @@ class LightMembers:
         living = [member for member in self._members.values() if member.channel is not None]
         if generation > self._told and all(member.planned == generation for member in living):
             self._told = generation
-            answer = {"planned": generation, "members": len(living), "at_s": time.monotonic()}
-            print(json.dumps(answer), flush=True)
+            self._owner.send({"planned": generation, "members": len(living), "at_s": time.monotonic()})
 
-    def _obey(self, lines: bytes | None) -> bool:
-        """Carry out commands; False where the other side is gone."""
-        for line in (lines or b"").splitlines():
-            for index in json.loads(line)["lose"]:
+    def _obey(self, commands: list[dict[str, Any]]) -> None:
+        for command in commands:
+            for index in command["lose"]:
                 member = self._members[index]
                 assert member.channel is not None
                 self._selector.unregister(member.channel)
                 member.channel.close()
                 member.channel = None
-        return lines != b""
 
 
 def main() -> None:
@@ -199,9 +193,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--micro-batches", type=int, required=True)
+    parser.add_argument("--socket", type=int, required=True)
     options = parser.parse_args()
     raise_descriptor_limit()
-    LightMembers(JobStore(options.job), options.first, options.count, options.micro_batches).run()
+    owner = JsonLineChannel(socket.socket(fileno=options.socket))
+    LightMembers(JobStore(options.job), options.first, options.count, options.micro_batches, owner).run()
 
 
 if __name__ == "__main__":

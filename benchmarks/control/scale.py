@@ -8,8 +8,9 @@ heartbeats, and the processor time of the coordinator is read.
 
 from __future__ import annotations
 
-import json
 import os
+import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from jupyter_hyperpod.bench.laboratory import progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+from jupyter_hyperpod.system.json_lines import JsonLineChannel
 from jupyter_hyperpod.system.processes import raise_descriptor_limit
 
 OURS = "jupyter_hyperpod, light members"
@@ -115,52 +117,44 @@ class _Crowd:
         bounds = [size * part // processes for part in range(processes + 1)]
         self._firsts = bounds[:-1]
         self._planned: dict[int, list[tuple[int, float]]] = {}
-        self._processes = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "benchmarks.control.light_members", "--job", str(job.path)),
-                    *("--first", str(first), "--count", str(last - first), "--micro-batches", str(size)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            for first, last in zip(bounds, bounds[1:], strict=False)
-        ]
+        self._channels: list[JsonLineChannel] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            own, other = socket.socketpair()
+            numbers = {"first": first, "count": last - first, "micro-batches": size, "socket": other.fileno()}
+            arguments = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+            command = [sys.executable, "-m", "benchmarks.control.light_members", "--job", str(job.path), *arguments]
+            with other:
+                self._processes.append(subprocess.Popen(command, pass_fds=[other.fileno()]))
+            self._channels.append(JsonLineChannel(own))
 
     def __enter__(self) -> _Crowd:
-        for process in self._processes:
-            assert process.stdout is not None
-            os.set_blocking(process.stdout.fileno(), False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
+        for channel, process in zip(self._channels, self._processes, strict=True):
+            channel.close()
             process.kill()
-            process.communicate()
+            process.wait()
 
     def lose(self, index: int) -> None:
         """Close the connection of a member."""
         owner = max(place for place, first in enumerate(self._firsts) if first <= index)
-        pipe = self._processes[owner].stdin
-        assert pipe is not None
-        pipe.write(json.dumps({"lose": [index]}).encode() + b"\n")
-        pipe.flush()
+        self._channels[owner].send({"lose": [index]})
 
     def planned(self, generation: int, members: int) -> float:
         """When all members had the plan of this generation, on the monotonic clock. Raises TimeoutError."""
         deadline_s = time.monotonic() + FORM_S
         while time.monotonic() < deadline_s:
-            for process in self._processes:
-                assert process.stdout is not None
-                for line in (process.stdout.read() or b"").splitlines():
-                    told = json.loads(line)
+            for channel in self._channels:
+                for told in channel.receive():
                     self._planned.setdefault(told["planned"], []).append((told["members"], told["at_s"]))
-                if process.poll() is not None:
+                if channel.closed:
                     raise TimeoutError("a process with light members has ended")
             there = self._planned.get(generation, [])
             if sum(count for count, _ in there) == members:
                 return max(at_s for _, at_s in there)
-            time.sleep(0.002)
+            select.select(self._channels, [], [], 1.0)
         raise TimeoutError(f"generation {generation} of {members:,} members did not form within {FORM_S:.0f} s")
 
 
