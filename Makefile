@@ -186,14 +186,15 @@ test-fast: install
 test-slow: install system
 	$(call step,slow Python tests,$(MAKE) slow-python)
 
-# Two at a time: the cases of adoption are many whole jobs, whose members often wait for each other. What they said comes
-# after the others. Exit status 5: there is no test of your choice.
+# Two at a time, because they often wait: for members, servers and schedulers. What those `BESIDE` said comes after the
+# others. Exit status 5: there is no test of your choice.
 SLOW := python -m pytest -m "slow and not wheel"
+BESIDE := tests/adoption tests/loader tests/serving
 .PHONY: slow-python
 slow-python:
 	@said=$$(mktemp -t hyperpod-slow.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
-	{ $(SLOW) --durations 10 tests/adoption $(PYTEST) || [ $$? = 5 ]; } >"$$said" 2>&1 & cases=$$!; \
-	$(SLOW) --durations 40 --ignore tests/adoption $(PYTEST) || [ $$? = 5 ] || status=1; wait $$cases || status=1; \
+	{ $(SLOW) --durations 10 $(BESIDE) $(PYTEST) || [ $$? = 5 ]; } >"$$said" 2>&1 & cases=$$!; \
+	$(SLOW) --durations 40 $(BESIDE:%=--ignore %) $(PYTEST) || [ $$? = 5 ] || status=1; wait $$cases || status=1; \
 	cat "$$said"; exit $$status
 
 .PHONY: test-python

@@ -225,7 +225,7 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("submitted", ago(view["submitted_s"], now_s)),
         ("ran", "" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))),
         ("model", loading_text(view) or _loaded(view["loads"])),
-        ("sessions before", _sessions(view["sessions"])),
+        ("earlier", _sessions(view["sessions"])),
         ("session", str(view["session_number"]) if view["session_number"] > 1 else ""),
         ("step", steps(view) if session else ""),
         ("loss", loss_text(view) if session else ""),
@@ -245,7 +245,9 @@ def _sessions(ended: Sequence[Mapping[str, Any]]) -> str:
     """Return how the earlier sessions of the cell ended: all of a few, else the newest."""
     shown = ended[-SESSIONS_SHOWN:]
     left_out = ["…"] if len(shown) < len(ended) else []
-    return "; ".join([*left_out, *(f"{one['number']}: step {one['step']}, loss {loss_text(one)}" for one in shown)])
+    return "; ".join(
+        [*left_out, *(f"session {one['number']}: step {one['step']}, loss {loss_text(one)}" for one in shown)]
+    )
 
 
 def _data(metrics: Mapping[str, Any]) -> str:
