@@ -66,18 +66,29 @@ def _delete(store: Store, job_ids: list[str]) -> Answer:
 
 
 def _prune(store: Store, options: argparse.Namespace) -> Answer:
-    age_s = parse_duration(options.older_than)
-    wanted = options.state or TERMINAL_STATES
-    now_s = time.time()
-    ended = sorted(_all_ended(store, wanted), key=lambda job: job.ended_s, reverse=True)
-    old = [job for job in ended[max(0, options.keep) :] if now_s - job.ended_s > age_s]
-    for job in () if options.dry_run else old:
-        delete(store, job.job_id)
+    age_s, now_s = parse_duration(options.older_than), time.time()
+    choose = old_jobs if options.dry_run else delete_old
+    old = choose(store, age_s, options.state or TERMINAL_STATES, options.keep)
     rows = [(job.job_id, job.state, format_duration(now_s - job.ended_s), format_bytes(job.size)) for job in old]
     nothing = f"no job ended more than {options.older_than} ago"
     table = Table(("JOB", "STATE", ">ENDED BEFORE", ">SIZE"), rows, nothing)
     lines = [_sentence(old, "would be deleted" if options.dry_run else "deleted")] if old else []
     return Answer([_record(job) for job in old], table, lines)
+
+
+def old_jobs(store: Store, age_s: float, states: Collection[str] = TERMINAL_STATES, keep: int = 0) -> list[EndedJob]:
+    """Jobs that ended in one of these ``states`` more than ``age_s`` ago, but for the newest ``keep`` of that kind."""
+    now_s = time.time()
+    ended = sorted(_all_ended(store, states), key=lambda job: job.ended_s, reverse=True)
+    return [job for job in ended[max(0, keep) :] if now_s - job.ended_s > age_s]
+
+
+def delete_old(store: Store, age_s: float, states: Collection[str] = TERMINAL_STATES, keep: int = 0) -> list[EndedJob]:
+    """Delete `old_jobs`, and return them. Raises StoreError."""
+    old = old_jobs(store, age_s, states, keep)
+    for job in old:
+        delete(store, job.job_id)
+    return old
 
 
 def delete(store: Store, job_id: str) -> None:

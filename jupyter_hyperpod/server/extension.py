@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
 from tornado.websocket import WebSocketHandler
-from traitlets import Bool, Float, Int, Unicode
+from traitlets import Bool, Bunch, Float, Int, TraitError, Unicode, validate
 
 from .. import __version__
 from ..control.metrics import Metrics
+from ..core.errors import SpecError
 from ..core.events import Event
+from ..core.units import parse_duration
 from ..storage.store import Store
 from .contents import MountContents
 from .contract import Contract
 from .handlers import ROUTES
+from .retention import Retention
 from .services import Services
 from .tailer import AnyReader, Tailer
 
@@ -64,6 +68,16 @@ class HyperpodExtension(ExtensionApp):
         min=1,
         help="How many of the newest jobs the list in the browser holds.",
     ).tag(config=True)
+    keep_jobs = Unicode(
+        "",
+        help="How long jobs that have ended are kept, such as 90d; the server then deletes them, once per hour. "
+        "Checkpoints elsewhere stay. Empty: for ever.",
+    ).tag(config=True)
+    keep_newest_jobs = Int(
+        0,
+        min=0,
+        help="How many of the newest jobs that have ended are kept, however old they are.",
+    ).tag(config=True)
     recent_bytes = Int(
         1024 * 1024,
         min=0,
@@ -84,6 +98,15 @@ class HyperpodExtension(ExtensionApp):
         min=1024,
         help="Largest message a browser may send on the websocket, in bytes.",
     ).tag(config=True)
+
+    @validate("keep_jobs")
+    def _valid_keep_jobs(self, proposal: Bunch) -> str:
+        text = str(proposal["value"])
+        try:
+            parse_duration(text or "0")
+        except SpecError as error:
+            raise TraitError(f"HyperpodExtension.keep_jobs: {error}") from None
+        return text
 
     def initialize_settings(self) -> None:
         """Build the handlers' shared services, without starting threads or touching the store."""
@@ -110,6 +133,8 @@ class HyperpodExtension(ExtensionApp):
             on_change=self._changed,
             log=self.log,
         )
+        keep_s = parse_duration(self.keep_jobs) if self.keep_jobs else math.inf
+        self.retention = Retention(self.job_store, keep_s, self.keep_newest_jobs, self.log)
 
     def initialize_handlers(self) -> None:
         services: Services = self
@@ -119,6 +144,8 @@ class HyperpodExtension(ExtensionApp):
         """Start to follow the store, on the running event loop; a second call does nothing."""
         self._loop = asyncio.get_running_loop()
         self.tailer.start()
+        if self.keep_jobs:
+            self.retention.start(self.requests)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         self.begin()
@@ -130,6 +157,7 @@ class HyperpodExtension(ExtensionApp):
         self._ended = True
         for socket in list(self.sockets):
             socket.close(1001, "the server stops")
+        await self.retention.stop()
         await asyncio.get_running_loop().run_in_executor(self.requests, self.tailer.stop)
         self._loop = None
         for pool in (self.requests, self.files, self.streams):
