@@ -61,6 +61,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now_s
 
+    def thread_time(self) -> float:
+        return 0.0
+
     def time(self) -> float:
         return self.now_s
 

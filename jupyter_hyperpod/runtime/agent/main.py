@@ -90,7 +90,7 @@ class Agent:
 
     def _patience_s(self) -> float:
         """How long the loop may wait for something to happen."""
-        usual_s = 0.02 if self.coordinator.channel is None else self._beat_interval_s / 2
+        usual_s = 0.02 if self.coordinator.channel is None else membership.BEAT_S / 2
         if self.throttle is None:
             return usual_s
         rest_s = self.throttle.tick(time.monotonic())
