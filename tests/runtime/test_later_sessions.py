@@ -89,6 +89,8 @@ def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) 
     run.finish()
     assert run.view["digest"] == alone.view["digest"], run.story()
     assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]
+    assert [one["step"] for one in run.view["sessions"]] == [42, 44] and run.view["step"] == 46
+    assert run.view["loss"] == alone.view["loss"] and run.view["sessions"] == alone.view["sessions"]
     assert not run.of_kind("warning.raised"), run.story()
 
 
