@@ -67,7 +67,7 @@ export function ProgressBar(props: {
   );
 }
 
-/** The step of a job and their number, as `3 / 10`. */
+/** The step of a job, and how many steps it has, as `3 / 10`. */
 function stepText(job: IJobSummary): string {
   const total = job.session?.total_steps;
   return total && job.step <= total
@@ -83,7 +83,7 @@ export function placeText(job: IJobSummary, trans: TranslationBundle): string {
     : steps;
 }
 
-/** The same in words. */
+/** The same with the word "step". */
 export function stepOf(job: IJobSummary, trans: TranslationBundle): string {
   const steps = stepText(job);
   return job.session_number > 1

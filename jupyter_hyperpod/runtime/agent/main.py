@@ -208,7 +208,8 @@ class Agent:
             status = replace(status, ago_s=time.monotonic() - self._ended_s)
         self._send(
             facts.Register(
-                context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports, True
+                *(context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports),
+                unpacks=True,
             )
         )
 
