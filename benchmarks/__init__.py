@@ -39,6 +39,7 @@ MODULES = {
     "slurm": "benchmarks.slurm.faults",
     # random faults on that SLURM, one after another, for as long as you like (root)
     "slurm-soak": "benchmarks.slurm.soak",
+    "takeover": "benchmarks.slurm.takeover",
     # the planner: a year of a hundred thousand instances, and real jobs under faults against their simulation
     "plan": "benchmarks.planner.plan",
     # a job of ten million steps: how long people wait for it, and what its journal takes

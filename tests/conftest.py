@@ -129,12 +129,15 @@ def unlisted_phases(store: Store) -> list[str]:
 
 @pytest.fixture(scope="session")
 def switched_on() -> Iterator[Testbed]:
-    """A real SLURM, one for all tests that need it: a controller and four nodes. Skips where there can be none."""
+    """A real SLURM, one for all tests that need it: a controller, four nodes and two login hosts.
+
+    Skips where there can be none.
+    """
     from tests.support.slurm import Testbed, missing
 
     if reason := missing():
         pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
-    with Testbed(4, {SHARED_MARK: "slurm"}) as bed:
+    with Testbed(4, {SHARED_MARK: "slurm"}, logins=2) as bed:
         yield bed
 
 

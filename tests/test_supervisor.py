@@ -270,9 +270,9 @@ def test_who_held_the_lock_may_take_its_leave_while_an_heir_waits_for_it(
     listen(store.cluster, control.SOCKET).close()
     take = lock.Lock
 
-    def late(path: Path) -> lock.Lock:
+    def late(path: Path, root: Path) -> lock.Lock:
         (store.cluster / control.SOCKET).unlink()
-        return take(path)
+        return take(path, root)
 
     monkeypatch.setattr(lock, "Lock", late)
     with pytest.raises(ClusterError, match="the last one took its leave"):

@@ -23,7 +23,7 @@ from jupyter_hyperpod.bench.laboratory import (
     submit,
 )
 from jupyter_hyperpod.bench.report import bar
-from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.runtime.audit import audit
 from jupyter_hyperpod.storage.store import Store
 from tests.support.slurm import CONTROLLER, Testbed
@@ -51,6 +51,11 @@ class Rig:
     store: Store
     up_s: float
 
+    def on(self, host: str, *arguments: str, check: bool = True) -> str:
+        """What a command of this project prints on a host of the testbed."""
+        command = [sys.executable, "-m", "jupyter_hyperpod", "--store", str(self.store.root), *arguments]
+        return self.bed.run(host, *command, check=check).stdout
+
     def train(
         self, name: str, nodes: int, elastic: str = "", steps: int = ENDLESS, save_every: int = 0, **slurm: str
     ) -> Observer:
@@ -72,8 +77,9 @@ class Rig:
 
 
 @contextmanager
-def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
-    """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards.
+def slurm_rig(nodes: int = 4, keep: str = "", logins: int = 0) -> Iterator[Rig]:
+    """A testbed and a store of its own; both gone afterwards. The supervisor runs on the first of ``logins`` hosts, or
+    on the controller where there are none.
 
     ``keep`` names a directory, not there yet, that gets the store's journals and SLURM's logs: what went wrong can be
     looked up.
@@ -81,14 +87,14 @@ def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
     root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     try:
         store, began_s = Store(root).prepare(), time.monotonic()
-        with Testbed(nodes) as bed:
-            rig = Rig(bed, store, time.monotonic() - began_s)
+        with Testbed(nodes, logins=logins) as bed:
+            rig, host = Rig(bed, store, time.monotonic() - began_s), [*bed.logins, CONTROLLER][0]
             path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
-            bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
+            bed.run(host, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
             try:
                 yield rig
             finally:
-                cluster.stop(store)
+                rig.on(host, "cluster", "stop", check=False)
                 if keep:
                     shutil.copytree(bed.logs, store.root / "slurm")
     finally:  # after the testbed, whose nodes may be writing there until they are switched off

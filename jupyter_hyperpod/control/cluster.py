@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.names import validate_name
 from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
+from ..storage import host_lease
 from ..storage.journal import follow_events
-from ..storage.store import Store
+from ..storage.store import Store, write_private
 from ..system.json_lines import JsonLineChannel, connect
 
 SOCKET = "supervisor.sock"
@@ -34,6 +35,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
+ANSWERS = "the supervisor answers"
 EXIT_LOCKED = 3  # of a supervisor that finds another one
 UP = ("idle", "busy", "partitioned")
 _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
@@ -52,8 +54,14 @@ def ensure_started(
     spares: int | None = None,
     queues: Mapping[str, int] | None = None,
     isolated: bool | None = None,
-) -> None:
+    standby: bool = False,
+    take_over: bool = False,
+) -> str:
     """Start the cluster's supervisor where none answers. It survives this process.
+
+    Returns the name of the other host whose supervisor serves the store, "" where it is this host. ``standby``: start
+    one on this host all the same, which takes over when that host is lost. ``take_over``: now. Such a supervisor gets
+    no local nodes unless they are asked for.
 
     ``queues``: how many of the nodes each queue is guaranteed. ``isolated``: each node has a network of its own, which
     takes root and iproute2. None means: as the running cluster, else 4 nodes, 1 spare, no queue and this machine's
@@ -68,14 +76,20 @@ def ensure_started(
         raise ClusterError(problem)
     store.prepare()
     if _running(store, wanted):
-        return
-    process = _spawn(store, {**_DEFAULT_SHAPE, **known_shape(store), **wanted})
+        if take_over and "standby_for" in request(store, {"op": "status"}):
+            request(store, {"op": "take-over"})
+        return ""
+    if not (standby or take_over) and (host := host_lease.served_by(store)):
+        return host
+    flags = [*(["--standby"] if standby else []), *(["--take-over"] if take_over else [])]
+    usual = {**_DEFAULT_SHAPE, "nodes": 0, "spares": 0} if flags else {**_DEFAULT_SHAPE, **known_shape(store)}
+    process = _spawn(store, {**usual, **wanted}, flags)
     # a thread reaps it, so that it never becomes a zombie of the kernel or server that started it
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if _running(store, wanted):
-            return
+            return ""
         if process.poll() not in (None, EXIT_LOCKED):
             break
         time.sleep(0.01)
@@ -112,6 +126,9 @@ def status(store: Store) -> View:
     for event in follow_events(store.cluster_events).poll():
         apply(view, event)
     if view["state"] != "stopped" and not connectable(store):
+        if host := host_lease.served_by(store):
+            view["reason"] = f"the supervisor is on {host}"
+            return view
         view["state"] = "lost"
         restart = "running jobs go on, and the next submit or `cluster start` restarts it"
         view["reason"] = f"the supervisor does not answer; {restart}"
@@ -127,14 +144,15 @@ def connectable(store: Store) -> bool:
 
 
 def _connect(store: Store) -> JsonLineChannel | None:
-    return connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
+    directory = host_lease.directory_of_host(store)
+    return connect(directory, SOCKET) if directory.is_dir() else None
 
 
 def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
     """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
     channel = _connect(store)
     if channel is None:
-        raise ClusterError("no cluster is running; start one with `jupyter hyperpod cluster start`")
+        raise ClusterError(_nothing_here(store))
     try:
         answer = channel.ask(dict(message), timeout_s)
     finally:
@@ -168,8 +186,10 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
     if not connectable(store):
-        if not any(name.endswith(".sock") and name != SOCKET for name in os.listdir(store.cluster)):
-            raise ClusterError("no cluster is running")
+        directory = host_lease.directory_of_host(store)
+        sockets = [path.name for path in directory.glob("*.sock")]
+        if not any(name != SOCKET for name in sockets):
+            raise ClusterError("no cluster is running" if not host_lease.elsewhere(store) else _nothing_here(store))
         ensure_started(store)
     answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
     deadline = time.monotonic() + timeout_s
@@ -216,13 +236,25 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _nothing_here(store: Store) -> str:
+    if host := host_lease.elsewhere(store):
+        return f"no cluster is running on this host: the supervisor of {store.root} is or was on {host}; run this there"
+    return "no cluster is running; start one with `jupyter hyperpod cluster start`"
+
+
+def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subprocess.Popen[bytes]:
     arguments = ["--store", str(store.root), "--nodes", str(shape["nodes"]), "--spares", str(shape["spares"])]
-    arguments += ["--queues", json.dumps(shape["queues"]), *(["--isolate-network"] if shape["isolated"] else [])]
+    arguments += [
+        "--queues",
+        json.dumps(shape["queues"]),
+        *(["--isolate-network"] if shape["isolated"] else []),
+        *flags,
+    ]
+    path = host_lease.settle_first_host(store) / LOG
     try:
-        log = os.open(store.cluster / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"cannot write {store.cluster / LOG}: {error.strerror}") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
     try:
         return subprocess.Popen(
             [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *arguments],
@@ -239,10 +271,17 @@ def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         os.close(log)
 
 
+def keep_shape(directory: Path, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
+    """Write down the shape of a cluster for `known_shape`, where the disk has room."""
+    shape = {"nodes": nodes, "spares": spares, "queues": dict(queues), "isolated": isolated}
+    with suppress(StoreError):
+        write_private(directory / SHAPE, json.dumps(shape).encode())
+
+
 def known_shape(store: Store) -> dict[str, Any]:
     """The shape of the cluster whose supervisor has died and whose nodes will be adopted; empty without one."""
     try:
-        record = json.loads((store.cluster / SHAPE).read_text())
+        record = json.loads((host_lease.directory_of_host(store) / SHAPE).read_text())
         queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
         size = {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
         return {**size, "isolated": bool(record.get("isolated"))}
@@ -273,7 +312,7 @@ def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _log_tail(store: Store) -> str:
-    log = store.cluster / LOG
+    log = host_lease.directory_of_host(store) / LOG
     return "\n".join([f"the last lines of {log}:", *last_lines(log, _LOG_TAIL_LINES)])
 
 

@@ -131,9 +131,9 @@ def _wake(store: Store, job: JobStore) -> None:
         cluster.poke(store, job.id)
     except ClusterError:
         elsewhere = not load(job.spec().backend).capabilities.owns_nodes
-        watch_only = elsewhere and not (store.cluster / cluster.SHAPE).exists()
-        cluster.ensure_started(store, nodes=0 if watch_only else None, spares=0 if watch_only else None)
-        cluster.poke(store, job.id)
+        none = 0 if elsewhere and not cluster.known_shape(store) else None
+        if not cluster.ensure_started(store, nodes=none, spares=none):
+            cluster.poke(store, job.id)  # another host that serves the store finds the job by itself
 
 
 def job_view(store: Store, job_id: str) -> View:

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
 from ..core.units import format_bytes, format_duration, plural
+from .cluster import ANSWERS
 from .text_tables import Cell, Paint, Table, clean, unpainted
 
 View = Mapping[str, Any]
@@ -186,7 +187,8 @@ def cluster_line(cluster: View) -> str:
         text += f" · {plural(len(working), 'node')} up, {busy} busy"
     if cluster["pid"] and cluster["state"] != "stopped":
         text += f" · supervisor pid {cluster['pid']}"
-    return clean(text + (f" · {cluster['reason']}" if cluster["reason"] and cluster["state"] != "running" else ""))
+    told = cluster["reason"] not in ("", ANSWERS)
+    return clean(text + (f" · {cluster['reason']}" if told else ""))
 
 
 def describe_lines(view: View, paint: Paint = unpainted) -> str:

@@ -68,6 +68,16 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="start: give every node a network of its own, which the fault partition can cut off; nodes then reach "
         "each other and nothing else (needs root and iproute2)",
     )
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="start: where another host serves this store, be ready here, and take over when that host is lost",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="start: serve this store here from now on, in the place of another host",
+    )
     parser.add_argument("--node", metavar="NODE", help="heal: only this node (default: all that are cut off)")
 
 
@@ -86,14 +96,16 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
     queues = None if options.queues is None else dict(options.queues)
     shape: dict[str, Any] = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
     shape["isolated"] = options.isolate_network or None
-    if options.action != "start" and any(value is not None for value in shape.values()):
-        flags = "--nodes, --spares, --queue and --isolate-network"
+    shape |= {"standby": options.standby, "take_over": options.take_over}
+    if options.action != "start" and any(value not in (None, False) for value in shape.values()):
+        flags = "--nodes, --spares, --queue, --isolate-network, --standby and --take-over"
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
     if options.action == "start":
-        cluster.ensure_started(store, **shape)
-        wait(store)
+        here = not cluster.ensure_started(store, **shape)
+        if here and not (options.standby or options.take_over):
+            wait(store)
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         cluster.stop(store)
     elif options.action == "heal":

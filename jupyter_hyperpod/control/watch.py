@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import ClusterError, Conflict, NotFound
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
+from ..storage.host_lease import OtherHost
 from ..storage.journal import follow_events
 from ..storage.output import OutputReader
 from ..storage.output_choice import OutputChoice
@@ -45,6 +46,7 @@ class JobWatch:
         job = self.store.job(self.job_id)
         self._follower = follow_events(job.events)
         self._output = OutputReader(job)
+        self._other_host = OtherHost(self.store)
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield new events at least every `TICK_S` (maybe none), until the job has ended and its output is read.
@@ -83,7 +85,7 @@ class JobWatch:
         if now_s - heard_s < SILENCE_CHECK_S or now_s - self._checked_s < SILENCE_CHECK_S:
             return
         self._checked_s = now_s
-        if cluster.connectable(self.store):
+        if cluster.connectable(self.store) or self._other_host.serves(now_s):
             self._down_since_s, self.notice = None, ""
             return
         self._down_since_s = self._down_since_s or now_s

@@ -31,6 +31,7 @@ SLURM_OPTIONS = (
     "reservation", "time", "elastic-partition", "bind", STARTUP_DEADLINE,
 )  # fmt: skip
 # replaces the value of an environment variable wherever a specification is written or shown
+TURN_VARIABLE = "HYPERPOD_TURN"  # in the environment of a job's head
 HIDDEN = "***"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ClusterError
-from ..core.spec import JobSpec
+from ..core.spec import TURN_VARIABLE, JobSpec
 from ..storage.store import JobStore
 from ..system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK, own_address
 
@@ -18,7 +18,10 @@ MEMBER_VARIABLE = "HYPERPOD_MEMBER"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The job this process belongs to, the node it runs on, and when it began (milliseconds since the epoch, hex)."""
+    """The job this process belongs to, the node it runs on, and when it began (milliseconds since the epoch, hex).
+
+    ``turn``: the number of the turn of the supervisor that started it, for a coordinator (`storage.host_lease`).
+    """
 
     job: JobStore
     node: str
@@ -26,6 +29,7 @@ class Context:
     spec: JobSpec
     spare: bool
     born: str
+    turn: int = 0
 
     @classmethod
     def from_environment(cls) -> Context:
@@ -39,7 +43,8 @@ class Context:
                 f"${error.args[0]} is not set: this module is started by a backend, not by hand"
             ) from error
         born = f"{time.time_ns() // 1_000_000:x}"
-        return cls(job, node, cell, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")), born)
+        spare, turn = bool(os.environ.get("HYPERPOD_SPARE")), int(os.environ.get(TURN_VARIABLE, 0))
+        return cls(job, node, cell, job.spec(), spare, born, turn)
 
     def member(self, pid: int) -> str:
         """A worker's name. It is unique, even though a rebooted node uses the same pids again."""

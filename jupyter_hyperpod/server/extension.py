@@ -14,8 +14,9 @@ from tornado.websocket import WebSocketHandler
 from traitlets import Bool, Bunch, Float, Int, TraitError, Unicode, validate
 
 from .. import __version__
+from ..control import cluster
 from ..control.metrics import Metrics
-from ..core.errors import SpecError
+from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
 from ..storage.store import Store
@@ -47,6 +48,11 @@ class HyperpodExtension(ExtensionApp):
         True,
         help="Whether users who may stop jobs here may also inject faults, to see jobs recover. False forbids it to "
         "all users; each user's own switch is `Break something` in the panel.",
+    ).tag(config=True)
+    standby = Bool(
+        False,
+        help="Whether this server's host stands by for another host that serves the same store, and takes over its "
+        "jobs on SLURM when that host is lost. Where no host serves the store, this one does.",
     ).tag(config=True)
     poll_interval_s = Float(
         0.05,
@@ -146,6 +152,8 @@ class HyperpodExtension(ExtensionApp):
         self.tailer.start()
         if self.keep_jobs:
             self.retention.start(self.requests)
+        if self.standby:
+            self.requests.submit(self._stand_by)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         self.begin()
@@ -162,6 +170,12 @@ class HyperpodExtension(ExtensionApp):
         self._loop = None
         for pool in (self.requests, self.files, self.streams):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _stand_by(self) -> None:
+        try:
+            cluster.ensure_started(self.job_store, standby=True)
+        except HyperpodError as error:
+            self.log.warning("this host does not stand by for %s: %s", self.job_store.root, error)
 
     def close_later(self, reader: AnyReader) -> None:
         """Close a reader in a thread, because another thread may be reading for it."""

@@ -14,6 +14,7 @@ from ..core.errors import UserError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import BULK, View, new_cluster_view, new_job_view
 from ..storage.folded import AT_ONCE_BYTES, FoldedJournal
+from ..storage.host_lease import OtherHost
 from ..storage.journal import unread_bytes
 from ..storage.store import Store
 from .topic import Topic, TopicReader, dumps
@@ -92,6 +93,7 @@ class Tailer:
         self.jobs: tuple[int, str] = (0, "")
         self._told_jobs: list[View] | None = None
         self._scanned_s = self._probed_s = self._told_s = float("-inf")
+        self._other_host = OtherHost(store)
         self._known: set[str] | None = None
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -244,7 +246,8 @@ class Tailer:
             return
         self._probed_s = now_s
         fields: dict[str, Any] = {}
-        if tail.topic.get("state")[0] != "stopped" and not cluster.connectable(self._store):
+        served = cluster.connectable(self._store) or self._other_host.serves(now_s)
+        if tail.topic.get("state")[0] != "stopped" and not served:
             view = cluster.status(self._store)
             fields = {"state": view["state"], "reason": view["reason"]} if view["state"] == "lost" else {}
         if tail.topic.overlay(fields):

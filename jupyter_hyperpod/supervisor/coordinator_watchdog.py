@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ..backends.types import HEAD
+from ..storage.host_lease import this_host
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import is_stopped
 
@@ -88,6 +89,17 @@ def journal_loss(
         "fenced": "its connections are closed; members train on without it",
     }
     _journal_stages(journal, f"c{pid}", cause, HEAD, stages, heartbeat.fault_s(status, standstill))
+
+
+def journal_host_loss(journal: JournalWriter, heartbeat: CoordinatorHeartbeat, before: str, turn: int) -> None:
+    """Journal that a job's coordinator was lost with its host; the one of this ``turn`` takes the incident up."""
+    stages = {
+        "detected": f"the host of the job's coordinator, {before}, gave no sign of life",
+        "diagnosed": f"{before} did not renew its lease of the store; {this_host()} takes over",
+        "fenced": "members stand still until the next coordinator answers; an older one may not decide any more",
+    }
+    cause = "host of the coordinator lost"
+    _journal_stages(journal, f"h{turn}", cause, HEAD, stages, heartbeat.fault_s(None, ""))
 
 
 def journal_takeover(journal: JournalWriter, before: int, now: int, since_s: float | None) -> None:

@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import lru_cache
 
 from ..backends import load
 from ..backends.source import source_digest
 from ..control.cluster import SOCKET
-from ..core.spec import HIDDEN, JobSpec, LaunchPlan
+from ..core.spec import HIDDEN, TURN_VARIABLE, JobSpec, LaunchPlan
 from ..mounts import table
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
 from ..system.processes import identify
@@ -20,7 +21,7 @@ AGENT = "jupyter_hyperpod.runtime.agent.main"
 HEAD = "jupyter_hyperpod.runtime.coordinator.main"
 REPLICA = "jupyter_hyperpod.serving.replica"
 GATEWAY = "jupyter_hyperpod.serving.gateway"
-SUCCEED, SINCE = "--succeed", "--since"
+SUCCEED, SINCE, TAKE_OVER = "--succeed", "--since", "--take-over"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
     "torch",
@@ -45,7 +46,11 @@ def digest_of(second: int) -> str:
 def successor() -> dict[str, object]:
     """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
     me = identify(os.getpid())
-    own = [argument for argument in sys.argv[1:] if argument != SUCCEED and not argument.startswith(f"{SINCE}=")]
+    own = [
+        argument
+        for argument in sys.argv[1:]
+        if argument not in (SUCCEED, TAKE_OVER) and not argument.startswith(f"{SINCE}=")
+    ]
     arguments = [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *own, SUCCEED]
     return {"successor": arguments, "since": SINCE, "mark": SOCKET, "supervisor": [me.pid, me.start]}
 
@@ -63,6 +68,11 @@ def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> La
         log_directory=str(job.path / "logs"),
         warm_key=warm_key,
     )
+
+
+def in_turn(plan: LaunchPlan, turn: int) -> LaunchPlan:
+    """The plan for a job's head, which another host may replace in a later turn."""
+    return replace(plan, env={**plan.env, TURN_VARIABLE: str(turn)})
 
 
 def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
@@ -94,6 +104,8 @@ def supervisor_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
     parser.add_argument("--isolate-network", action="store_true")
+    parser.add_argument("--standby", action="store_true", help="wait until no other host serves the store")
+    parser.add_argument(TAKE_OVER, action="store_true", help="serve the store in the place of another host")
     parser.add_argument(SUCCEED, action="store_true", help="only in place of one that died; leave where there is none")
     parser.add_argument(SINCE, type=float, metavar="TIME", help="when that was, in seconds since the Unix epoch")
     return parser

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..control.cluster import LOCK, SOCKET
 from ..core.errors import ClusterError
+from ..storage.host_lease import directory_of_host, settle_first_host
 from ..storage.store import Store
 from ..system import locks
 from ..system.diagnostics import note
@@ -16,9 +17,12 @@ class Lock:
     """The store's lock, held until this process ends, in whatever way. ``before``: the previous owner's pid, or 0.
 
     ``lost_s``: when the previous owner was lost, in seconds since the Unix epoch; None if nobody noticed.
+    ``directory``: of the owner's files. Hosts have locks of their own, because they need not share them.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, root: Path) -> None:
+        """``root``: of the store, for people."""
+        self.directory = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._path = path
         self.before = 0
@@ -30,7 +34,7 @@ class Lock:
         if not taken:
             owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._file)
-            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}")
+            raise ClusterError(f"a supervisor (process {owner}) already serves {root}")
         before = os.read(self._file, 32).strip()
         self.before = int(before) if before.isdigit() else 0
         os.lseek(self._file, 0, os.SEEK_SET)
@@ -55,12 +59,12 @@ def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) 
     meanwhile, there is no socket, and this raises ClusterError too.
     """
     _require_socket(store, succeed)  # before a deleted store is created again
-    lock = Lock(store.prepare().cluster / LOCK)
+    lock = Lock(settle_first_host(store.prepare()) / LOCK, store.root)
     lock.lost_s = lost_s
     _require_socket(store, succeed)  # and after a wait for the lock: its holder removes the socket first
     return lock
 
 
 def _require_socket(store: Store, succeed: bool) -> None:
-    if succeed and not (store.cluster / SOCKET).exists():
+    if succeed and not (directory_of_host(store) / SOCKET).exists():
         raise ClusterError(f"no supervisor of {store.root} has died: the last one took its leave")

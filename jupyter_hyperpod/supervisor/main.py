@@ -3,12 +3,11 @@
     python -m jupyter_hyperpod.supervisor.main --store DIR --nodes N --spares K
 
 It may die at any moment: jobs go on, and the next supervisor adopts them. SIGTERM makes it leave and leave all running;
-only the request `stop` ends nodes and jobs.
+only the request `stop` ends nodes and jobs. One host at a time serves a store (`succession.py`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -16,36 +15,34 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 
 from ..backends import host, load
 from ..backends.base import Host
 from ..backends.source import same_interpreter, source_digest
 from ..backends.types import ExitReport, LaunchRequest, NodeReport, Report, Surroundings
-from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
+from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, keep_shape, settled_shape
 from ..core.backends import DEFAULT_BACKEND
-from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
-from ..core.events import Command
+from ..core.errors import ClusterError, HyperpodError, SpecError
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.journal_writer import JournalWriter
-from ..storage.store import JobStore, Store, write_private
+from ..storage.store import JobStore, Store
 from ..system.diagnostics import note
-from ..system.json_lines import Message
 from ..system.processes import raise_descriptor_limit
 from .allocation import Allocations
-from .coordinator_watchdog import journal_takeover
-from .entry import STOP_GRACE_S, WRITER, JobEntry, recall, unfinished
-from .faults import break_node, break_target
+from .coordinator_watchdog import journal_host_loss, journal_takeover
+from .entry import WRITER, JobEntry, recall, unfinished
 from .healing import Healing
-from .launch import PRELOAD, digest_of, successor, supervisor_arguments
+from .job_commands import carry_out
+from .launch import PRELOAD, digest_of, in_turn, successor, supervisor_arguments
 from .lock import Lock, take_lock
 from .machines import Machines
 from .process_ends import ProcessEnds
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 from .requests import Requests
+from .succession import Succession, take_turn
 
-TICK_S = 0.25
+TICK_S, STANDBY_TICK_S = 0.25, 0.05
 SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
@@ -55,10 +52,19 @@ class Supervisor:
     """One store's supervisor; `run` returns when it has been told to stop or to leave."""
 
     def __init__(
-        self, store: Store, lock: Lock, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
+        self,
+        store: Store,
+        lock: Lock,
+        succession: Succession,
+        nodes: int,
+        spares: int,
+        queues: Mapping[str, int],
+        isolated: bool,
     ) -> None:
         self.store = store
         self.lock = lock
+        self.directory = lock.directory
+        self.succession = succession
         self._take_shape(nodes, spares, queues, isolated)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
@@ -67,12 +73,12 @@ class Supervisor:
         self.reading: dict[str, JobEntry] = {}  # their journals are not read to the end
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         surroundings = Surroundings(
-            store.cluster, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=successor()
+            self.directory, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=successor()
         )
         self.host: Host = host(surroundings)
-        self._ends = ProcessEnds(self.host)
+        self._ends = ProcessEnds(self.host, succession.holds)
         self.allocations = Allocations(surroundings)
-        self.leaving = self.stopping = False
+        self.leaving = self.stopping = self.replaced = False
         self.stop_reason = ""
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
@@ -84,16 +90,13 @@ class Supervisor:
     def _take_shape(self, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
         self.queues = dict(queues)
         self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
-        shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
-        with suppress(StoreError):
-            write_private(self.store.cluster / SHAPE, json.dumps(shape).encode())
+        keep_shape(self.directory, nodes, spares, self.queues, isolated)
 
     def extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
         """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
         self._take_shape(nodes, spares, queues, False)
         self.host.extend(self.shape)
-        facts = {"state": "running", "reason": f"local nodes: {nodes}, spare: {spares}"}
-        self.journal.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
+        self._say("running", f"local nodes: {nodes}, spare: {spares}")
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -101,26 +104,48 @@ class Supervisor:
         """Serve until told to stop (everything ends) or to leave (everything goes on without a supervisor)."""
         signal.signal(signal.SIGTERM, self._leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        size = {"nodes": list(self.shape), "pid": os.getpid()}
-        self.journal.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
-        left_behind = (self.store.cluster / SOCKET).exists()
+        left_behind = (self.directory / SOCKET).exists()
         requests = Requests(self, self.selector)
         self.host.open(self.shape)
-        self._before = self.lock.before if left_behind else 0
-        self._step()
-        self._before = 0
-        self.journal.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
-        note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
-        while not (self.leaving or self.stopping):
-            for key, _ in self.selector.select(0.0 if self.reading else TICK_S):
-                callback: Callable[[], None] = key.data
-                self._guard(callback)
-            self._guard(self._step)
+        if self.succession.turn or self._stand_by():
+            self._serve(self.lock.before if left_behind else 0)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
-        if self.stopping:
-            self._end_everything(size)
+        if self.stopping and self.succession.turn and not self.replaced:
+            self._end_everything()
+        elif self.stopping or self.replaced:
+            self.host.close()  # what is elsewhere is the business of another host
         return 0
+
+    def _stand_by(self) -> bool:
+        """Keep an interpreter warm until the host that serves the store is lost; False where nothing is left to do."""
+        note(f"stands by for {self.store.root}, which {self.succession.served or 'no host'} serves")
+        while not (self.leaving or self.stopping or self.succession.over):
+            if self.succession.turn or self.succession.try_to_take(time.monotonic()):
+                return True
+            self._attend(STANDBY_TICK_S)
+            self._guard(lambda: self.host.tick(time.monotonic()))
+        return False
+
+    def _serve(self, before: int) -> None:
+        self._say("starting", "the supervisor starts")
+        self._before = before
+        self._step()
+        self._before = 0
+        self._say("running", self.succession.said())
+        note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
+        while not (self.leaving or self.stopping or self.replaced):
+            self._attend(0.0 if self.reading else TICK_S)
+            self._guard(self._step)
+
+    def _attend(self, patience_s: float) -> None:
+        for key, _ in self.selector.select(patience_s):
+            callback: Callable[[], None] = key.data
+            self._guard(callback)
+
+    def _say(self, state: str, reason: str) -> None:
+        facts = {"state": state, "reason": reason, "nodes": list(self.shape), "pid": os.getpid()}
+        self.journal.write("cluster.state", facts)
 
     def stop(self, reason: str) -> None:
         """End every job and every node after this turn."""
@@ -144,6 +169,10 @@ class Supervisor:
         if not self.lock.still_there():
             note("the store has been deleted: ending")
             self.stop("the store has been deleted")
+            return
+        if not self.succession.renew(now_s):
+            note(f"{self.succession.served} has taken over: the processes of this host end")
+            self.replaced = True
             return
         self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
@@ -200,6 +229,8 @@ class Supervisor:
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
+        elif entry.started and entry.elsewhere and self.succession.before:
+            journal_host_loss(entry.journal, entry.heartbeat, self.succession.before, self.succession.turn)
         elif entry.started and entry.predecessor:
             journal_takeover(entry.journal, entry.predecessor, os.getpid(), self.lock.lost_s)
 
@@ -212,7 +243,7 @@ class Supervisor:
             self._clean_up(entry, now_s)
             return
         for command in entry.commands():
-            self._carry_out(entry, command, now_s)
+            carry_out(entry, command, now_s, self.host, self.entries, self.allocations)
         self._ends.check_head(entry, now_s)
         if entry.lost_head is not None:
             self._ends.replace_head(entry, entry.lost_head, now_s)
@@ -240,24 +271,6 @@ class Supervisor:
 
     def _runs_here(self, job_id: str) -> bool:
         return any(job_id in node.jobs for node in (self.host.head, *self.host.nodes.values()))
-
-    def _carry_out(self, entry: JobEntry, command: Command, now_s: float) -> None:
-        if command.kind == "stop":
-            entry.stop_reason = str(command.data["reason"])
-            if entry.started:
-                entry.kill_at_s = now_s + STOP_GRACE_S  # the head ends it; this is for a head that does not
-            else:
-                entry.done(command, True, "the job had not started")
-                entry.end("stopped", entry.stop_reason, now_s)
-        elif command.kind == "fault" and command.data["node"] is not None and entry.elsewhere:
-            self.allocations.of(entry).fault(command)
-        elif command.kind == "fault" and command.data["node"] is not None:
-            node, kind = str(command.data["node"]), str(command.data["fault"])
-            entry.done(command, *break_node(self.host, self.entries, node, kind))
-        elif command.kind == "fault" and command.data.get("target") is not None:
-            break_target(self.host, entry, command)
-        elif command.kind == "scale" and not entry.started:
-            entry.done(command, True, f"its target is now {entry.target}")
 
     # -- reconciling -------------------------------------------------------------------------------------------
 
@@ -290,7 +303,7 @@ class Supervisor:
             return
         if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
             plan = allocation.scheduler.for_head(plan, entry.spec.backend_options)
-            entry.started = self.host.launch_head(plan) or entry.started
+            entry.started = self.host.launch_head(in_turn(plan, self.succession.turn)) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]
@@ -314,7 +327,7 @@ class Supervisor:
             return
         # a job that was started before this supervisor goes on with the source it was started with
         plan = entry.plan(self.host.warm_key if entry.started else source_digest())
-        head_up = entry.job.id in self.host.head.jobs or self.host.launch_head(plan)
+        head_up = entry.job.id in self.host.head.jobs or self.host.launch_head(in_turn(plan, self.succession.turn))
         launched = {node: self.host.launch(plan, LaunchRequest((node,))) for node in action.nodes if head_up}
         begun = [node for node, answer in launched.items() if answer.exception() is None]
         if begun:
@@ -342,10 +355,10 @@ class Supervisor:
         elif isinstance(report, NodeReport) and not report.up:
             self._machines.write_states(self.host.nodes.values(), self.journal)
 
-    def _end_everything(self, size: Message) -> None:
+    def _end_everything(self) -> None:
         self.allocations.close(self.entries.values())
         self.host.close()
-        (self.store.cluster / SHAPE).unlink(missing_ok=True)
+        (self.directory / SHAPE).unlink(missing_ok=True)
         for entry in self.reading.values():
             entry.recall()
         self.entries |= self.reading
@@ -353,8 +366,9 @@ class Supervisor:
             if not entry.ended and not entry.poll_end(time.monotonic()):
                 entry.end("stopped", self.stop_reason, time.monotonic())
             entry.journal.close()
-        self.journal.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
+        self._say("stopped", self.stop_reason)
         self.journal.close()
+        self.succession.leave()
         note(f"stopped: {self.stop_reason}")
 
 
@@ -368,7 +382,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise_descriptor_limit()
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)
         lock = take_lock(options.store, options.succeed, options.since)
-        supervisor = Supervisor(options.store, lock, *settled_shape(options.store, *asked))
+        succession = Succession(options.store) if options.standby else take_turn(options.store, options.take_over)
+        supervisor = Supervisor(options.store, lock, succession, *settled_shape(options.store, *asked))
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED

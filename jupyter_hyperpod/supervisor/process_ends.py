@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
@@ -15,10 +16,11 @@ AGENT_REST_S = 0.5
 
 
 class ProcessEnds:
-    """Looks after the processes of jobs on this machine."""
+    """Looks after the processes of jobs on this machine, as long as this host ``serves`` the store."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, serves: Callable[[], bool]) -> None:
         self._host = host
+        self._serves = serves
 
     def check_head(self, entry: JobEntry, now_s: float) -> None:
         """Kill a head that stands still."""
@@ -52,7 +54,9 @@ class ProcessEnds:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
     def replace_head(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
-        """A job's head is gone: start it again, unless it had ended the job."""
+        """A job's head is gone: start it again, unless it had ended the job, or has left it to another host's."""
+        if not self._serves():
+            return
         ended = entry.poll_end(now_s, READ_S)
         entry.lost_head = report if ended is None else None
         if ended is False:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import selectors
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from ..backends.base import Host
@@ -16,6 +18,7 @@ from ..system.listener import Listener
 from ..system.processes import identify
 from .entry import JobEntry
 from .faults import break_node, heal
+from .succession import Succession
 
 REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
 
@@ -24,6 +27,8 @@ class SupervisedCluster(Protocol):
     """The part of the supervisor that requests read and change."""
 
     store: Store
+    directory: Path
+    succession: Succession
     host: Host
     journal: JournalWriter
     entries: dict[str, JobEntry]
@@ -41,12 +46,12 @@ class Requests(Listener):
     """Answers requests about a cluster at the store's socket; each answer has an ``ok``."""
 
     def __init__(self, cluster: SupervisedCluster, selector: selectors.BaseSelector) -> None:
-        super().__init__(listen(cluster.store.cluster, SOCKET), selector)
+        super().__init__(listen(cluster.directory, SOCKET), selector)
         self._cluster = cluster
 
     def close(self) -> None:
         """Remove the socket's file: clients do not find this supervisor any more."""
-        (self._cluster.store.cluster / SOCKET).unlink(missing_ok=True)
+        (self._cluster.directory / SOCKET).unlink(missing_ok=True)
 
     def handle(self, message: Message, channel: JsonLineChannel) -> None:
         """Answer a request; a connection whose request was refused does not stay."""
@@ -59,6 +64,8 @@ class Requests(Listener):
     def answer(self, message: Message) -> Message:
         """Carry out a request and return its answer. Raises HyperpodError, or what a request of nonsense leads to."""
         cluster, operation = self._cluster, message.get("op")
+        if not cluster.succession.turn and operation != "stop":
+            return self._while_standing_by(str(operation))
         if operation == "poke":
             job_id = message.get("job")
             if isinstance(job_id, str) and job_id not in cluster.entries and job_id not in cluster.reading:
@@ -79,6 +86,15 @@ class Requests(Listener):
             cluster.extend(int(message["nodes"]), int(message["spares"]), message["queues"])
             return {"ok": True, **self._status()}
         return {"ok": False, "error": f"unknown request {operation!r}; expected {REQUESTS}"}
+
+    def _while_standing_by(self, operation: str) -> Message:
+        served = self._cluster.succession.served
+        if operation == "take-over":
+            taken = self._cluster.succession.try_to_take(time.monotonic(), at_once=True)
+            return {"ok": taken, "error": f"another host takes over from {served} at this moment"}
+        if operation in ("poke", "status"):  # the host that serves the store finds new jobs by itself
+            return {"ok": True, **self._status(), "standby_for": served}
+        return {"ok": False, "error": f"the supervisor of this store is on {served}; run this there"}
 
     def _status(self) -> Message:
         cluster, me = self._cluster, identify(os.getpid())

@@ -26,7 +26,7 @@ from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.spec import LaunchPlan
 from tests.leaks import marked_processes
 from tests.support.slurm import CONTROLLER, Testbed
-from tests.support.slurm.cluster import PATH
+from tests.support.slurm.machine import PATH
 
 MARK = "CONTRACT_MARK"
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")

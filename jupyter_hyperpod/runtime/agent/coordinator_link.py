@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import selectors
 import socket
 import sys
 import time
+from contextlib import suppress
 
 from ...core.errors import ProtocolError
+from ...policy.membership import OFTEN
+from .. import endpoint
 from ..connection import HANDSHAKE_TIMEOUT_S, Channel, is_refusal, prepare
 from ..context import Context
 from ..protocol.codec import Message, decode, encode
@@ -17,6 +19,7 @@ from .lease import Lease
 RECONNECT_S = 0.02
 GIVE_UP_S = 600.0
 CONNECT_TIMEOUT_S = 0.5
+LOOK_S = 1.0  # between two looks for a newer coordinator, in a job of at most `OFTEN` members
 
 
 class CoordinatorLink:
@@ -30,21 +33,24 @@ class CoordinatorLink:
         self.exit_code: int | None = None
         self._next_connect_s = 0.0
         self._alone_since_s = time.monotonic()
+        self._turn = 0  # of the coordinator to which it is connected
+        self._looked_s = 0.0
+        self._look_s = LOOK_S * max(1.0, context.spec.nodes / OFTEN)
 
     def connect_if_needed(self) -> bool:
         """Try to connect if it is time to; True for a new connection."""
         now = time.monotonic()
+        self._leave_replaced(now)
         if self.channel is not None or now < self._next_connect_s:
             return False
         self._next_connect_s = now + RECONNECT_S
         try:
-            endpoint = json.loads(self._context.endpoint_file.read_text())
-            if "ended" in endpoint:
+            found = endpoint.read(self._context.endpoint_file)
+            if found is None:
                 self.exit_code = 0
                 return False
-            address = (endpoint["host"], endpoint["port"])
-            sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-        except (OSError, ValueError, KeyError) as error:
+            sock = socket.create_connection((found.host, found.port), timeout=CONNECT_TIMEOUT_S)
+        except (OSError, ValueError) as error:
             if isinstance(error, OSError) and is_refusal(error):
                 self.lease.extend(now, time.monotonic())
             if now - self._alone_since_s > GIVE_UP_S:
@@ -54,7 +60,18 @@ class CoordinatorLink:
         self.lease.connected(now, time.monotonic())
         self.channel = Channel(sock, self._context.job.secret(), initiator=True)
         self._selector.register(self.channel, selectors.EVENT_READ)
+        self._turn, self._looked_s = found.turn, now
         return True
+
+    def _leave_replaced(self, now_s: float) -> None:
+        """Leave a coordinator that was replaced by one on another host, though it may not know that."""
+        if self.channel is None or now_s - self._looked_s < self._look_s:
+            return
+        self._looked_s = now_s
+        with suppress(OSError, ValueError):
+            found = endpoint.read(self._context.endpoint_file)
+            if found is not None and found.turn > self._turn:
+                self._leave()
 
     def send(self, member: str, fact: Message) -> None:
         """Send what ``member`` or its agent says. Without a coordinator it is lost; Register says it again."""

@@ -28,6 +28,7 @@ from ...storage.journal_writer import JournalWriter
 from ...storage.store import write_private
 from ..connection import Channel, prepare
 from ..context import Context
+from ..endpoint import OwnEndpoint, Replaced
 from ..protocol import orders
 from ..protocol.codec import encode
 from ..sidecars import journal_keeper, log_watcher
@@ -57,11 +58,13 @@ class Coordinator:
         self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
         view = FoldedJournal(context.job).catch_up()
         events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
-        self.controller = Controller(context, view, self.reporter, *so_far(events))
+        self._endpoint = OwnEndpoint(context.endpoint_file, context.turn)
+        self.controller = Controller(context, view, self.reporter, *so_far(events), fence=self._endpoint.check)
         self.commands = follow_commands(context.job.commands)
         self._told = 0  # problems of commands that are journaled
         self._growth, self._growth_s = Growth(context.job), 0.0
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         done = [event.data for event in events if event.kind == "command.done"]
         self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}
         for data in done:
@@ -69,11 +72,22 @@ class Coordinator:
                 self.controller.end("stopped", data["reason"])
 
     def run(self) -> int:
-        """Serve until the job has ended; returns the exit status."""
+        """Serve until the job has ended, or another host serves it; returns the exit status."""
+        try:
+            self._serve()
+        except Replaced as error:
+            self.reporter.write(
+                "warning.raised", {"text": f"the coordinator of turn {self.context.turn} ends: {error}"}
+            )
+            self.reporter.close()
+            return 0
+        return self._end()
+
+    def _serve(self) -> None:
         listener = self._listen()
         signal.signal(signal.SIGTERM, self._terminated)
         self.controller.begin()
-        watcher = log_watcher(self.context)
+        self._watcher = log_watcher(self.context)
         next_tick_s = 0.0
         while not self.controller.state.ended:
             if self._told_to_terminate:
@@ -87,13 +101,15 @@ class Coordinator:
             if (now := time.monotonic()) >= next_tick_s:
                 next_tick_s = now + TICK_S
                 self._tick(now)
+
+    def _end(self) -> int:
         self._farewell()
         self.context.job.forget_session_ends()
-        if watcher is not None:
-            watcher.kill()
-            watcher.wait()
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait()
         self.controller.say_final_state()
-        self.reporter.settle(self._touch)  # what is not in the journal would be done once more
+        self.reporter.settle(self._endpoint.touch)  # what is not in the journal would be done once more
         self._leave_word()
         self.reporter.close()
         if self._keeper is not None:
@@ -116,7 +132,7 @@ class Coordinator:
         listener = socket.create_server((self.context.bind_address(), 0), backlog=1024)
         listener.setblocking(False)
         host, port = listener.getsockname()[:2]
-        write_private(self.context.endpoint_file, json.dumps({"host": host, "port": port, "pid": os.getpid()}).encode())
+        self._endpoint.announce(host, port)
         self.selector.register(listener, selectors.EVENT_READ)
         return listener
 
@@ -158,7 +174,7 @@ class Coordinator:
     def _tick(self, now: float) -> None:
         if now >= self._touch_s:
             self._touch_s = now + TOUCH_S
-            self._touch()
+            self._endpoint.touch()
         if now >= self._growth_s:
             self._growth_s = now + GROWTH_S
             self._keep_journal()
@@ -176,11 +192,6 @@ class Coordinator:
         self._hang_up(self.strangers.look(now))
         for channel in self.guests:
             channel.push()
-
-    def _touch(self) -> None:
-        """The supervisor ends a coordinator that stands still."""
-        with suppress(OSError):
-            os.utime(self.context.endpoint_file)
 
     def _keep_journal(self) -> None:
         """Have a journal that has grown folded and thinned, beside this process."""

@@ -2,7 +2,8 @@
 
     unshare --mount --uts --pid --ipc --net --fork --kill-child --mount-proc python boot.py NODE DIRECTORY MODE
 
-MODE is "ctl" for the controller, "first" for a node and "again" for a node that was switched off before.
+MODE is "ctl" for the controller, "first" for a node, "again" for a node that was switched off before and "login" for a
+host that runs no jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def main(node: str, directory: Path, mode: str) -> int:
     os.environ["SLURM_CONF"] = str(directory / "slurm.conf")
     munged = ["munged", f"--key-file={directory}/munge.key", "--log-file=/run/munge/log"]
     call("runuser", "-u", "munge", "--", *munged, "--pid-file=/run/munge/pid", "--seed-file=/run/munge/seed")
-    call(*(["slurmctld", "-i"] if mode == "ctl" else ["slurmd", *(["-b"] if mode == "again" else [])]))
+    if mode != "login":
+        call(*(["slurmctld", "-i"] if mode == "ctl" else ["slurmd", *(["-b"] if mode == "again" else [])]))
     while True:
         try:
             os.wait()

@@ -6,11 +6,9 @@ Killing process 1 is a power cut: nothing says good-bye. Needs root, iproute2, u
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -21,28 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
-from jupyter_hyperpod.system.processes import Identity, alive, identify
+from jupyter_hyperpod.system.processes import identify
 from tests.support.slurm.boot import REBOOT
+from tests.support.slurm.machine import PATH, PLACE, PREFIX, die_with, sweep
 from tests.support.slurm.settings import address, gres_conf, hosts, scripts, slurm_conf
 
 CONTROLLER = "ctl"
-TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "bridge", "unshare", "nsenter", "runuser")
-PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-PLACE, PREFIX = Path("/var/tmp"), "slurm-testbed-"
 UP_S = 60.0
 BOOT_S = 1.0
 COMPLETING_S = 5.0
 GPU_MAJOR = 195
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def missing() -> str:
-    """What this machine lacks for the testbed, as a sentence; "" where nothing does."""
-    if os.geteuid() != 0:
-        return f"a SLURM of several nodes on one machine needs root, and this is user {os.geteuid()}"
-    lacking = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
-    return f"missing: {', '.join(lacking)} (Debian: apt-get install slurm-wlm munge iproute2)" if lacking else ""
 
 
 class Testbed:
@@ -50,11 +36,15 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(self, nodes: int = 4, environment: Mapping[str, str] | None = None) -> None:
-        """``environment``: what every process of the nodes finds in its environment, a mark for example."""
+    def __init__(self, nodes: int = 4, environment: Mapping[str, str] | None = None, logins: int = 0) -> None:
+        """``environment``: what every process of the nodes finds in its environment, a mark for example.
+
+        ``logins``: hosts ``login1``… from which people submit, and which run no jobs.
+        """
         self._marks = dict(environment or {})
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
-        _sweep()
+        self.logins = [f"login{i}" for i in range(1, logins + 1)]
+        sweep()
         me = identify(os.getpid())
         self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me.pid}-{me.start}-", dir=PLACE))
         self.logs = self.directory / "log"
@@ -70,6 +60,8 @@ class Testbed:
             self._boot(CONTROLLER, "ctl")
             for node in self.nodes:
                 self._boot(node, "first")
+            for login in self.logins:
+                self._boot(login, "login")
             self.until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "all nodes are idle")
             self.until(self._schedules, "the controller schedules")
         except BaseException:
@@ -104,10 +96,10 @@ class Testbed:
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node, in the present directory. Raises ClusterError where it fails or takes too long."""
-        found = {**os.environ, "PATH": PATH, **self.environment, **(env or {})}
-        enter = ["nsenter", "-t", str(self.pid(node)), "-m", "-u", "-i", "-n", "-p", f"--wdns={os.getcwd()}", "--"]
         try:
-            done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=timeout_s, env=found)
+            done = subprocess.run(
+                self._inside(node, command), capture_output=True, text=True, timeout=timeout_s, env=self._found(env)
+            )
         except subprocess.TimeoutExpired as error:
             raise ClusterError(f"{command} on {node} took more than {timeout_s:g} s") from error
         if check and done.returncode:
@@ -116,9 +108,16 @@ class Testbed:
 
     def start(self, node: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start a command on a node; it dies with the node."""
-        found = {**os.environ, "PATH": PATH, **self.environment, **(env or {})}
-        enter = ["nsenter", "-t", str(self.pid(node)), "-m", "-u", "-i", "-n", "-p", f"--wdns={os.getcwd()}", "--"]
-        return subprocess.Popen([*enter, *command], env=found, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            self._inside(node, command), env=self._found(env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def _inside(self, node: str, command: Sequence[str]) -> list[str]:
+        here = f"--wdns={os.getcwd()}"
+        return ["nsenter", "-t", str(self.pid(node)), "-m", "-u", "-i", "-n", "-p", here, "--", *command]
+
+    def _found(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        return {**os.environ, "PATH": PATH, **self.environment, **(env or {})}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -170,7 +169,7 @@ class Testbed:
 
     def power_on(self, node: str) -> None:
         """Boot a node that was switched off."""
-        self._boot(node, "again")
+        self._boot(node, "login" if node in self.logins else "again")
 
     def cut(self, node: str) -> None:
         """Let nothing pass between the node and the others; it is not told."""
@@ -243,14 +242,15 @@ class Testbed:
         self.until(usable, f"{node} is in service")
 
     def restore(self) -> None:
-        """Every node is switched on, joined, awake and idle again."""
-        for node in self.nodes:
+        """Every host is switched on, joined and awake, and every node is idle again."""
+        for node in [*self.nodes, *self.logins]:
             if self._up[node].poll() is not None:
                 self.power_on(node)
             if node in self._slow:
                 self.full_speed(node)
             self.heal(node)
             self.thaw(node)
+        for node in self.nodes:
             self.run(node, "rm", "-f", "/run/fault")
         for node in self.nodes:
             self.in_service(node)
@@ -265,7 +265,7 @@ class Testbed:
             (directory / name).mkdir()
             shutil.chown(directory / name, "slurm")
         texts = {
-            "hosts": hosts(nodes),
+            "hosts": hosts(nodes, len(self.logins)),
             "slurm.conf": slurm_conf(directory, nodes),
             "gres.conf": gres_conf(directory, nodes),
         }
@@ -308,7 +308,7 @@ class Testbed:
             stdout=console,
             stderr=console,
             env={"PATH": PATH, "LC_ALL": "C", **self._marks},
-            preexec_fn=lambda: _die_with(me),
+            preexec_fn=lambda: die_with(me),
         )
         os.close(console)
         self._up[node] = process
@@ -329,7 +329,7 @@ class Testbed:
                 f"addr add {address(0)}/24 dev switch",
             ]
             return self._ip(node, *commands, "link set switch up")
-        index = self.nodes.index(node) + 1
+        index = [*self.nodes, *self.logins].index(node) + 1
         with_peer = f"link add {node} type veth peer name eth0 netns {self.pid(node)}"
         try:
             self._ip(CONTROLLER, with_peer)
@@ -382,18 +382,3 @@ class Testbed:
     def _said(self) -> str:
         consoles = sorted(self.logs.glob("*"))
         return "\n".join(f"-- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in consoles)
-
-
-def _sweep() -> None:
-    """Remove the files of testbeds whose process was killed; everything else of them ended with it."""
-    for left in PLACE.glob(f"{PREFIX}*"):
-        pid, start, *_ = [*left.name.removeprefix(PREFIX).split("-"), "", ""]
-        if pid.isdecimal() and start.isdecimal() and not alive(Identity(int(pid), int(start))):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _die_with(parent: int) -> None:
-    """Loads nothing: it runs between fork and exec of a process with threads."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

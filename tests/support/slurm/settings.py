@@ -12,10 +12,11 @@ def address(index: int) -> str:
     return f"{NETWORK}.{index + 1}"
 
 
-def hosts(nodes: int) -> str:
+def hosts(nodes: int, logins: int = 0) -> str:
     """/etc/hosts of every node."""
     lines = ["127.0.0.1 localhost", f"{address(0)} ctl"]
-    return "\n".join(lines + [f"{address(i)} n{i}" for i in range(1, nodes + 1)]) + "\n"
+    lines += [f"{address(i)} n{i}" for i in range(1, nodes + 1)]
+    return "\n".join(lines + [f"{address(nodes + i)} login{i}" for i in range(1, logins + 1)]) + "\n"
 
 
 def slurm_conf(directory: Path, nodes: int) -> str:

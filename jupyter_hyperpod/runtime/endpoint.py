@@ -1,0 +1,70 @@
+"""The file by which the processes of a job find its coordinator, and a coordinator finds that it was replaced.
+
+A coordinator on another host may take over while this one still runs: its host was silent for a while. Each coordinator
+bears the number of its host's turn (`storage.host_lease`). The file names the newest; an older one may not decide
+anything any more, and agents leave it for the newer one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import HyperpodError
+from ..storage.store import write_private
+
+
+class Replaced(HyperpodError):
+    """A coordinator with a newer turn serves the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a coordinator listens; ``turn`` is 0 for those of earlier versions."""
+
+    host: str
+    port: int
+    turn: int
+
+
+def read(path: Path) -> Endpoint | None:
+    """The job's coordinator; None where the job has ended. Raises OSError or ValueError where there is none yet."""
+    found = json.loads(path.read_bytes())
+    if "ended" in found:
+        return None
+    try:
+        return Endpoint(str(found["host"]), int(found["port"]), int(found.get("turn", 0)))
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{path} names no coordinator: {error!r}") from error
+
+
+class OwnEndpoint:
+    """The file, for a coordinator of this ``turn``."""
+
+    def __init__(self, path: Path, turn: int) -> None:
+        self._path = path
+        self._turn = turn
+
+    def announce(self, host: str, port: int) -> None:
+        """Say where this coordinator listens. Raises Replaced or StoreError."""
+        self.check()
+        record = {"host": host, "port": port, "pid": os.getpid(), "turn": self._turn}
+        write_private(self._path, json.dumps(record).encode())
+
+    def touch(self) -> None:
+        """Give the supervisor a sign of life. Raises Replaced."""
+        self.check()
+        with suppress(OSError):
+            os.utime(self._path)
+
+    def check(self) -> None:
+        """Raise Replaced where a coordinator with a newer turn has announced itself."""
+        try:
+            found = read(self._path)
+        except (OSError, ValueError):
+            return
+        if found is not None and found.turn > self._turn:
+            raise Replaced(f"a coordinator at {found.host} has taken over this job")

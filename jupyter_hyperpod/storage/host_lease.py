@@ -1,0 +1,170 @@
+"""Which host serves a store that several hosts share: a record in the store that the host's supervisor renews.
+
+Hosts that share a file system need not share its locks, and their clocks differ. So a host proves that it is alive by
+changing the record every `RENEW_S`, and another host judges by its own clock how long the record has stood still:
+after `LEASE_S` it may take its turn. Turns are numbered. A file per number, which only one host can create, decides
+between two that try at once; the record with the greatest number is the one that counts. The record is written in its
+place, never replaced: network file systems show the new content of a file to everybody that opens it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..core.errors import StoreError
+from .store import Store, private_directory
+
+RECORD, FIRST_HOST, CLAIMS, OTHER_HOSTS = "lease", "host", "turns", "on"
+RENEW_S = 0.5
+LEASE_S = 3.0
+LOOK_S = 0.05
+CLAIMS_KEPT = 16
+_SIZE = 512  # bytes of a record, filled with blanks
+_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """``host`` serves the store in its ``turn``; ``beat`` changes with each renewal. No ``host``: it has left."""
+
+    turn: int
+    host: str
+    pid: int
+    beat: int
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode().ljust(_SIZE - 1) + b"\n"
+
+
+def this_host() -> str:
+    """The name by which other hosts know this one."""
+    return socket.gethostname()[:_NAME_BYTES]
+
+
+def read(store: Store) -> LeaseRecord | None:
+    """The record; None where there is none, or where it is being written."""
+    try:
+        found = json.loads((store.cluster / RECORD).read_bytes())
+        return LeaseRecord(int(found["turn"]), str(found["host"]), int(found["pid"]), int(found["beat"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def write(store: Store, record: LeaseRecord) -> None:
+    """Write the record in its place. Raises StoreError."""
+    path = store.cluster / RECORD
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(file, record.encode(), 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+
+def claim(store: Store, turn: int) -> bool:
+    """True for the one host that may take this turn. Raises StoreError."""
+    return _create(private_directory(store.cluster / CLAIMS) / str(turn))
+
+
+def forget_claims(store: Store, turn: int) -> None:
+    """Remove the files of turns long before ``turn``."""
+    with suppress(OSError):
+        for path in (store.cluster / CLAIMS).iterdir():
+            if path.name.isdecimal() and int(path.name) <= turn - CLAIMS_KEPT:
+                path.unlink(missing_ok=True)
+
+
+def directory_of_host(store: Store) -> Path:
+    """Where the supervisor of this host keeps its lock, its sockets and its log. Raises StoreError.
+
+    The first host of a store has the directory of the cluster; sockets and locks of another host would be in its way.
+    """
+    path, here = store.cluster / FIRST_HOST, this_host()
+    with suppress(OSError):
+        first = path.read_text().strip()
+        return store.cluster if first in ("", here) else store.cluster / OTHER_HOSTS / here
+    return store.cluster
+
+
+def settle_first_host(store: Store) -> Path:
+    """As `directory_of_host`, for a supervisor: the first one writes down its host. Raises StoreError."""
+    path = store.cluster / FIRST_HOST
+    with suppress(FileExistsError):
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.write(file, f"{this_host()}\n".encode())
+            os.close(file)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    return private_directory(directory_of_host(store))
+
+
+class Observation:
+    """How long a record has stood still, on this process's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._seen: LeaseRecord | None = None
+        self._since_s = -1.0
+
+    def silent_s(self, record: LeaseRecord | None, now_s: float) -> float:
+        """Seconds for which the record has been seen without a change."""
+        if record != self._seen or self._since_s < 0:
+            self._seen, self._since_s = record, now_s
+        return now_s - self._since_s
+
+
+def elsewhere(store: Store) -> str:
+    """The other host that serves the store, or served it last; "" where there is none."""
+    record = read(store)
+    return record.host if record is not None and record.host != this_host() else ""
+
+
+class OtherHost:
+    """Whether another host serves a store, for a process that asks again and again: it never waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._observed = Observation()
+
+    def serves(self, now_s: float) -> bool:
+        """True while another host gives signs of life; ``now_s`` on the monotonic clock."""
+        record = read(self._store)
+        silent_s = self._observed.silent_s(record, now_s)
+        return record is not None and record.host not in ("", this_host()) and silent_s < LEASE_S
+
+
+def served_by(store: Store, patience_s: float = LEASE_S) -> str:
+    """The other host whose supervisor serves the store; "" where there is none.
+
+    Waits until that host gives a sign of life, which takes about `RENEW_S`, or for ``patience_s``.
+    """
+    first = read(store)
+    if first is None or first.host in ("", this_host()):
+        return ""
+    until_s = time.monotonic() + patience_s
+    while time.monotonic() < until_s:
+        now = read(store)
+        if now is not None and now != first:
+            return now.host if now.host != this_host() else ""
+        time.sleep(LOOK_S)
+    return ""
+
+
+def _create(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    return True
