@@ -11,6 +11,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +27,7 @@ from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor import launch, lock
+from jupyter_hyperpod.supervisor.succession import Succession
 from jupyter_hyperpod.system.json_lines import connect, listen
 from jupyter_hyperpod.system.processes import alive, identify, start_ticks
 from tests.leaks import marked_processes
@@ -262,6 +265,34 @@ def test_an_heir_that_comes_after_the_cluster_was_stopped_leaves(store: Store) -
     shutil.rmtree(store.root)
     assert succeed(store).returncode == control.EXIT_LOCKED
     assert not store.root.exists(), "a store that has been deleted is not made anew"
+
+
+def test_when_another_host_has_taken_over_nothing_of_a_lost_supervisor_stays(store: Store, eventually: Wait) -> None:
+    """It was away for longer than its lease; its job goes on elsewhere, and must not go on here."""
+    control.ensure_started(store, nodes=1, spares=0)
+    control.wait_ready(store)
+    job_id = jobs.submit(store, COUNT, {"name": "count", "nodes": 1, "spares": 0})
+    eventually(lambda: busy_nodes(store) == 1, 30)
+    answer = control.request(store, {"op": "status"})
+    other, over = Succession(store, host="elsewhere"), threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.1):
+            other.renew(time.monotonic())
+
+    assert other.try_to_take(time.monotonic(), at_once=True)
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        os.kill(answer["pid"], signal.SIGKILL)
+        eventually(lambda: not list(store.cluster.glob("*.sock")), 60)
+        eventually(lambda: connect(store.cluster, "node-1.sock") is None, 30)
+        view = jobs.job_view(store, job_id)
+        assert view["state"] == "running", "the other host decides what becomes of it"
+        assert control.status(store)["reason"] == "the supervisor is on elsewhere"
+    finally:
+        over.set()
+        thread.join(10)
 
 
 def test_who_held_the_lock_may_take_its_leave_while_an_heir_waits_for_it(

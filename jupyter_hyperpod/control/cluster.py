@@ -22,7 +22,7 @@ from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage import host_lease
 from ..storage.journal import follow_events
-from ..storage.store import Store, write_private
+from ..storage.store import Store, private_directory, write_private
 from ..system.json_lines import JsonLineChannel, connect
 
 SOCKET = "supervisor.sock"
@@ -32,6 +32,7 @@ SHAPE = "shape.json"
 DEFAULT_NODES = 4
 DEFAULT_SPARES = 1
 START_TIMEOUT_S = 20.0
+STATUS_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
@@ -75,9 +76,12 @@ def ensure_started(
     if isolated and (problem := load(DEFAULT_BACKEND).missing(isolated=True)):
         raise ClusterError(problem)
     store.prepare()
-    if _running(store, wanted):
-        if take_over and "standby_for" in request(store, {"op": "status"}):
-            request(store, {"op": "take-over"})
+    if standby and take_over:
+        raise SpecError("--standby waits until the other host is lost, and --take-over does not wait: give one of them")
+    if standby_for(store) is not None and take_over:
+        request(store, {"op": "take-over"})
+        _until_served_here(store)
+    if _running(store, {} if standby_for(store) is not None else wanted):
         return ""
     if not (standby or take_over) and (host := host_lease.served_by(store)):
         return host
@@ -88,7 +92,9 @@ def ensure_started(
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        if _running(store, wanted):
+        if _running(store, {} if standby else wanted):
+            if take_over:
+                _until_served_here(store)
             return ""
         if process.poll() not in (None, EXIT_LOCKED):
             break
@@ -130,9 +136,37 @@ def status(store: Store) -> View:
             view["reason"] = f"the supervisor is on {host}"
             return view
         view["state"] = "lost"
+        if host := host_lease.elsewhere(store):
+            view["reason"] = f"{host}, which served this store, gives no sign of life; `cluster start` here takes over"
+            return view
         restart = "running jobs go on, and the next submit or `cluster start` restarts it"
         view["reason"] = f"the supervisor does not answer; {restart}"
+    elif (other := standby_for(store)) is not None:
+        view["reason"] = f"{other} serves this store, and this host stands by"
     return view
+
+
+def standby_for(store: Store) -> str | None:
+    """The host for which a supervisor of this host stands by; None where it serves the store, or none runs here."""
+    channel = _connect(store)
+    if channel is None:
+        return None
+    try:
+        found = channel.ask({"op": "status"}, STATUS_TIMEOUT_S).get("standby_for")
+    except ClusterError:
+        return None
+    finally:
+        channel.close()
+    return None if found is None else str(found)
+
+
+def _until_served_here(store: Store) -> None:
+    """Wait until this host has said that it took over. Raises ClusterError."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while standby_for(store) is not None or status(store)["pid"] != request(store, {"op": "status"})["pid"]:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"this host did not take over within {START_TIMEOUT_S:g} s; {_log_tail(store)}")
+        time.sleep(0.05)
 
 
 def connectable(store: Store) -> bool:
@@ -237,8 +271,11 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
 
 
 def _nothing_here(store: Store) -> str:
+    here = "`jupyter hyperpod cluster start --take-over` moves it here"
+    if host := host_lease.served_by(store):
+        return f"the supervisor of {store.root} is on {host}: run this there; {here}"
     if host := host_lease.elsewhere(store):
-        return f"no cluster is running on this host: the supervisor of {store.root} is or was on {host}; run this there"
+        return f"no cluster is running: {host}, which served {store.root}, gives no sign of life; {here}"
     return "no cluster is running; start one with `jupyter hyperpod cluster start`"
 
 
@@ -250,7 +287,7 @@ def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subp
         *(["--isolate-network"] if shape["isolated"] else []),
         *flags,
     ]
-    path = host_lease.settle_first_host(store) / LOG
+    path = private_directory(host_lease.directory_of_host(store)) / LOG
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:

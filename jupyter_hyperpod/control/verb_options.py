@@ -104,8 +104,11 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
     if options.action == "start":
         here = not cluster.ensure_started(store, **shape)
-        if here and not (options.standby or options.take_over):
+        if here and not (options.standby or options.take_over) and cluster.standby_for(store) is None:
             wait(store)
+    elif options.action == "stop" and (host := cluster.standby_for(store)) is not None:
+        cluster.stop(store)
+        return f"this host no longer stands by; {host} serves the store, and its jobs go on"
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         cluster.stop(store)
     elif options.action == "heal":

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import HyperpodError
+from ..storage.host_lease import this_machine
 from ..storage.store import write_private
+from ..system.addresses import LOOPBACK
 
 
 class Replaced(HyperpodError):
@@ -23,11 +25,15 @@ class Replaced(HyperpodError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a coordinator listens; ``turn`` is 0 for those of earlier versions."""
+    """Where a coordinator listens; ``turn`` is 0 for those of earlier versions.
+
+    ``elsewhere``: on another machine, at an address that is this machine's own there, so it cannot be reached.
+    """
 
     host: str
     port: int
     turn: int
+    elsewhere: bool = False
 
 
 def read(path: Path) -> Endpoint | None:
@@ -36,7 +42,9 @@ def read(path: Path) -> Endpoint | None:
     if "ended" in found:
         return None
     try:
-        return Endpoint(str(found["host"]), int(found["port"]), int(found.get("turn", 0)))
+        host, machine = str(found["host"]), str(found.get("machine", ""))
+        elsewhere = host == LOOPBACK and machine not in ("", this_machine())
+        return Endpoint(host, int(found["port"]), int(found.get("turn", 0)), elsewhere)
     except (LookupError, TypeError) as error:
         raise ValueError(f"{path} names no coordinator: {error!r}") from error
 
@@ -51,7 +59,7 @@ class OwnEndpoint:
     def announce(self, host: str, port: int) -> None:
         """Say where this coordinator listens. Raises Replaced or StoreError."""
         self.check()
-        record = {"host": host, "port": port, "pid": os.getpid(), "turn": self._turn}
+        record = {"host": host, "port": port, "pid": os.getpid(), "turn": self._turn, "machine": this_machine()}
         write_private(self._path, json.dumps(record).encode())
 
     def touch(self) -> None:

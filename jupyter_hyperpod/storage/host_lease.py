@@ -31,27 +31,52 @@ _NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """``host`` serves the store in its ``turn``; ``beat`` changes with each renewal. No ``host``: it has left."""
+    """``host`` serves the store in its ``turn``; ``beat`` changes with each renewal. No ``host``: it has left.
+
+    ``machine``: see `this_machine`. ``place``: where its sockets are, beneath the cluster's directory.
+    """
 
     turn: int
     host: str
     pid: int
     beat: int
+    machine: str = ""
+    place: str = "."
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode().ljust(_SIZE - 1) + b"\n"
 
 
 def this_host() -> str:
-    """The name by which other hosts know this one."""
+    """The name by which people and other hosts know this one. It may change, as that of a laptop does."""
     return socket.gethostname()[:_NAME_BYTES]
+
+
+def this_machine() -> str:
+    """What tells this boot of this machine, or this container on it, from all others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def is_here(host: str, machine: str) -> bool:
+    """Whether a host of this name and boot is the one on which this process runs."""
+    return host == this_host() or (machine != "" and machine == this_machine())
+
+
+def is_elsewhere(record: LeaseRecord | None) -> bool:
+    """Whether another host serves the store, or served it last."""
+    return record is not None and record.host != "" and not is_here(record.host, record.machine)
 
 
 def read(store: Store) -> LeaseRecord | None:
     """The record; None where there is none, or where it is being written."""
     try:
         found = json.loads((store.cluster / RECORD).read_bytes())
-        return LeaseRecord(int(found["turn"]), str(found["host"]), int(found["pid"]), int(found["beat"]))
+        who = int(found["turn"]), str(found["host"]), int(found["pid"]), int(found["beat"])
+        return LeaseRecord(*who, str(found.get("machine", "")), str(found.get("place", ".")))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -83,29 +108,36 @@ def forget_claims(store: Store, turn: int) -> None:
 
 
 def directory_of_host(store: Store) -> Path:
-    """Where the supervisor of this host keeps its lock, its sockets and its log. Raises StoreError.
+    """Where the supervisor of this host keeps its lock, its sockets and its log.
 
     The first host of a store has the directory of the cluster; sockets and locks of another host would be in its way.
     """
-    path, here = store.cluster / FIRST_HOST, this_host()
-    with suppress(OSError):
-        first = path.read_text().strip()
-        return store.cluster if first in ("", here) else store.cluster / OTHER_HOSTS / here
-    return store.cluster
+    record = read(store)
+    if record is not None and record.host and is_here(record.host, record.machine):
+        return store.cluster / record.place
+    try:
+        host, _, machine = (store.cluster / FIRST_HOST).read_text().strip().partition(" ")
+    except OSError:
+        return store.cluster
+    return store.cluster if not host or is_here(host, machine) else store.cluster / OTHER_HOSTS / this_host()
 
 
 def settle_first_host(store: Store) -> Path:
-    """As `directory_of_host`, for a supervisor: the first one writes down its host. Raises StoreError."""
+    """As `directory_of_host`, for a supervisor that holds its lock: the first one writes down its host.
+
+    Raises StoreError.
+    """
     path = store.cluster / FIRST_HOST
-    with suppress(FileExistsError):
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.write(file, f"{this_host()}\n".encode())
+            os.write(file, f"{this_host()} {this_machine()}\n".encode())
+        finally:
             os.close(file)
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return private_directory(directory_of_host(store))
 
 
@@ -126,7 +158,7 @@ class Observation:
 def elsewhere(store: Store) -> str:
     """The other host that serves the store, or served it last; "" where there is none."""
     record = read(store)
-    return record.host if record is not None and record.host != this_host() else ""
+    return record.host if record is not None and is_elsewhere(record) else ""
 
 
 class OtherHost:
@@ -139,8 +171,7 @@ class OtherHost:
     def serves(self, now_s: float) -> bool:
         """True while another host gives signs of life; ``now_s`` on the monotonic clock."""
         record = read(self._store)
-        silent_s = self._observed.silent_s(record, now_s)
-        return record is not None and record.host not in ("", this_host()) and silent_s < LEASE_S
+        return self._observed.silent_s(record, now_s) < LEASE_S and is_elsewhere(record)
 
 
 def served_by(store: Store, patience_s: float = LEASE_S) -> str:
@@ -149,13 +180,13 @@ def served_by(store: Store, patience_s: float = LEASE_S) -> str:
     Waits until that host gives a sign of life, which takes about `RENEW_S`, or for ``patience_s``.
     """
     first = read(store)
-    if first is None or first.host in ("", this_host()):
+    if not is_elsewhere(first):
         return ""
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s:
         now = read(store)
         if now is not None and now != first:
-            return now.host if now.host != this_host() else ""
+            return now.host if is_elsewhere(now) else ""
         time.sleep(LOOK_S)
     return ""
 

@@ -112,9 +112,11 @@ class RecordWriter(Generic[Record]):
         self.close()
 
 
-def event_writer(directory: Path, name: str, segment_bytes: float = math.inf) -> RecordWriter[Event]:
+def event_writer(
+    directory: Path, name: str, segment_bytes: float = math.inf, clock: Callable[[], float] = time.time
+) -> RecordWriter[Event]:
     """Open a writer of events in `directory`; it begins another file after ``segment_bytes``."""
-    return RecordWriter(directory, name, Event, segment_bytes=segment_bytes)
+    return RecordWriter(directory, name, Event, clock, segment_bytes)
 
 
 def command_writer(directory: Path, name: str) -> RecordWriter[Command]:

@@ -28,6 +28,7 @@ FACTS_LIMIT_BYTES = 64 << 20
 SAMPLES_LIMIT_BYTES = 32 << 20
 EVENT_BYTES = 300  # about the size of an event without its texts
 RETRY_S = 0.05
+CLOCKS_AGREE_S = 1.0  # hosts that differ by less are left as they are
 _Waiting = tuple[str, Mapping[str, Any], bool, int]  # kind, data, durable, size in bytes
 
 
@@ -46,6 +47,15 @@ class JournalWriter:
         self._facts_bytes = self._samples_bytes = 0
         self._dropped = 0
         self._said_crowded = False
+        self._ahead_s = 0.0
+
+    def follow(self, time_s: float) -> None:
+        """The first event comes after ``time_s`` (Unix epoch): the clock of the host before this one may be ahead.
+
+        Journals are merged by time, so what a successor writes must not seem to be older.
+        """
+        behind_s = time_s - time.time()
+        self._ahead_s = behind_s if behind_s > CLOCKS_AGREE_S else 0.0
 
     @property
     def waiting(self) -> int:
@@ -116,7 +126,7 @@ class JournalWriter:
 
     def _open(self) -> RecordWriter[Event]:
         if self._writer is None:
-            self._writer = event_writer(self._directory, self._name, SEGMENT_BYTES)
+            self._writer = event_writer(self._directory, self._name, SEGMENT_BYTES, lambda: time.time() + self._ahead_s)
         return self._writer
 
     def _write_first(self) -> None:

@@ -13,6 +13,7 @@ from ..backends.types import HEAD
 from ..storage.host_lease import this_host
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import is_stopped
+from .succession import Succession
 
 SILENT_S = 3.0
 STOPPED_S = 1.0
@@ -91,15 +92,21 @@ def journal_loss(
     _journal_stages(journal, f"c{pid}", cause, HEAD, stages, heartbeat.fault_s(status, standstill))
 
 
-def journal_host_loss(journal: JournalWriter, heartbeat: CoordinatorHeartbeat, before: str, turn: int) -> None:
-    """Journal that a job's coordinator was lost with its host; the one of this ``turn`` takes the incident up."""
+def journal_new_host(journal: JournalWriter, heartbeat: CoordinatorHeartbeat, turn: Succession) -> None:
+    """Journal that a job's coordinator was lost with its host, or left it; the one of this turn takes it up."""
+    before, here = turn.before, this_host()
     stages = {
-        "detected": f"the host of the job's coordinator, {before}, gave no sign of life",
-        "diagnosed": f"{before} did not renew its lease of the store; {this_host()} takes over",
-        "fenced": "members stand still until the next coordinator answers; an older one may not decide any more",
+        "detected": f"{here} was asked to take over from {before}"
+        if turn.asked
+        else f"the host of the job's coordinator, {before}, gave no sign of life",
+        "diagnosed": f"{before} leaves; {here} takes over"
+        if turn.asked
+        else f"{before} did not renew its lease of the store; {here} takes over",
+        "fenced": "a coordinator of an earlier turn may not decide any more; members whose lease ends stand still",
     }
-    cause = "host of the coordinator lost"
-    _journal_stages(journal, f"h{turn}", cause, HEAD, stages, heartbeat.fault_s(None, ""))
+    cause = "coordinator moved" if turn.asked else "host of the coordinator lost"
+    since_s = time.time() if turn.asked else heartbeat.fault_s(None, "")
+    _journal_stages(journal, f"h{turn.turn}", cause, HEAD, stages, since_s)
 
 
 def journal_takeover(journal: JournalWriter, before: int, now: int, since_s: float | None) -> None:

@@ -66,6 +66,7 @@ class JobEntry:
         self._commands = follow_commands(job.commands)
         self._done: set[tuple[str, int]] = set()
         self._plan: LaunchPlan | None = None
+        self._newest_s = 0.0  # when the newest event was written
         self._history = Search(job.events, ("job.state", "command.done"), without=RESULTS)
 
     @property
@@ -87,12 +88,14 @@ class JobEntry:
         """Read the journal for a limited time; True once everything that an earlier supervisor knew has been read."""
         found = self._history.poll(budget_s)
         for event in found or ():
+            self._newest_s = max(self._newest_s, event.time_s)
             command = event.data.get("command")
             if event.kind == "command.done" and isinstance(command, dict):
                 self._done.add((str(command.get("writer")), int(command.get("seq", 0))))
             elif event.kind == "job.state" and self.state not in TERMINAL_STATES:
                 self.state = event.data["state"]
         self.started = self.started or self.state in ("running", "recovering")
+        self.journal.follow(self._newest_s)
         return found is not None
 
     def poll_end(self, now_s: float, budget_s: float = math.inf) -> bool | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..control.cluster import LOCK, SOCKET
 from ..core.errors import ClusterError
 from ..storage.host_lease import directory_of_host, settle_first_host
-from ..storage.store import Store
+from ..storage.store import Store, private_directory
 from ..system import locks
 from ..system.diagnostics import note
 
@@ -44,6 +44,10 @@ class Lock:
         except OSError as error:
             note(f"the lock does not name its owner: {error}")
 
+    def release(self) -> None:
+        """Give the lock back."""
+        os.close(self._file)
+
     def still_there(self) -> bool:
         """False when the file has been deleted: with it the store."""
         try:
@@ -59,7 +63,11 @@ def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) 
     meanwhile, there is no socket, and this raises ClusterError too.
     """
     _require_socket(store, succeed)  # before a deleted store is created again
-    lock = Lock(settle_first_host(store.prepare()) / LOCK, store.root)
+    directory = private_directory(directory_of_host(store.prepare()))
+    lock = Lock(directory / LOCK, store.root)
+    if (settled := settle_first_host(store)) != directory:  # another host was the first, and locks are not shared
+        lock.release()
+        lock = Lock(settled / LOCK, store.root)
     lock.lost_s = lost_s
     _require_socket(store, succeed)  # and after a wait for the lock: its holder removes the socket first
     return lock

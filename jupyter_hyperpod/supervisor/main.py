@@ -30,7 +30,7 @@ from ..storage.store import JobStore, Store
 from ..system.diagnostics import note
 from ..system.processes import raise_descriptor_limit
 from .allocation import Allocations
-from .coordinator_watchdog import journal_host_loss, journal_takeover
+from .coordinator_watchdog import journal_new_host, journal_takeover
 from .entry import WRITER, JobEntry, recall, unfinished
 from .healing import Healing
 from .job_commands import carry_out
@@ -40,7 +40,7 @@ from .machines import Machines
 from .process_ends import ProcessEnds
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 from .requests import Requests
-from .succession import Succession, take_turn
+from .succession import Succession, begin_turn
 
 TICK_S, STANDBY_TICK_S = 0.25, 0.05
 SCAN_EVERY_S = 2.0
@@ -78,7 +78,7 @@ class Supervisor:
         self.host: Host = host(surroundings)
         self._ends = ProcessEnds(self.host, succession.holds)
         self.allocations = Allocations(surroundings)
-        self.leaving = self.stopping = self.replaced = False
+        self.leaving = self.stopping = False
         self.stop_reason = ""
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
@@ -111,20 +111,23 @@ class Supervisor:
             self._serve(self.lock.before if left_behind else 0)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
-        if self.stopping and self.succession.turn and not self.replaced:
+        if self.stopping and self.succession.turn and not self.succession.over:
             self._end_everything()
-        elif self.stopping or self.replaced:
+        elif self.stopping or self.succession.over:
             self.host.close()  # what is elsewhere is the business of another host
         return 0
 
     def _stand_by(self) -> bool:
         """Keep an interpreter warm until the host that serves the store is lost; False where nothing is left to do."""
         note(f"stands by for {self.store.root}, which {self.succession.served or 'no host'} serves")
+        for job_id in list(self.host.head.jobs):
+            self.host.release(job_id)  # of an earlier turn of this host
         while not (self.leaving or self.stopping or self.succession.over):
             if self.succession.turn or self.succession.try_to_take(time.monotonic()):
                 return True
             self._attend(STANDBY_TICK_S)
             self._guard(lambda: self.host.tick(time.monotonic()))
+            self.stopping = self.stopping or not self.lock.still_there()
         return False
 
     def _serve(self, before: int) -> None:
@@ -134,7 +137,7 @@ class Supervisor:
         self._before = 0
         self._say("running", self.succession.said())
         note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
-        while not (self.leaving or self.stopping or self.replaced):
+        while not (self.leaving or self.stopping or self.succession.over):
             self._attend(0.0 if self.reading else TICK_S)
             self._guard(self._step)
 
@@ -172,7 +175,6 @@ class Supervisor:
             return
         if not self.succession.renew(now_s):
             note(f"{self.succession.served} has taken over: the processes of this host end")
-            self.replaced = True
             return
         self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
@@ -230,7 +232,7 @@ class Supervisor:
         if entry.ended:
             entry.close(entry.state, time.monotonic())
         elif entry.started and entry.elsewhere and self.succession.before:
-            journal_host_loss(entry.journal, entry.heartbeat, self.succession.before, self.succession.turn)
+            journal_new_host(entry.journal, entry.heartbeat, self.succession)
         elif entry.started and entry.predecessor:
             journal_takeover(entry.journal, entry.predecessor, os.getpid(), self.lock.lost_s)
 
@@ -382,7 +384,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise_descriptor_limit()
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)
         lock = take_lock(options.store, options.succeed, options.since)
-        succession = Succession(options.store) if options.standby else take_turn(options.store, options.take_over)
+        succession = begin_turn(lock, options)
         supervisor = Supervisor(options.store, lock, succession, *settled_shape(options.store, *asked))
     except ClusterError as error:
         note(str(error))

@@ -99,11 +99,14 @@ def test_a_host_that_stood_still_and_wakes_up_decides_nothing_any_more(logins: L
 def test_a_host_that_is_alive_hands_over_on_request(logins: Logins, reference: Run) -> None:
     run = logins.submit(FIRST)
     logins.stand_by(SECOND)
+    assert "login1 serves this store, and this host stands by" in logins.on(SECOND, "cluster", "status")
     run.until_step(3, 60)
-    logins.on(SECOND, "cluster", "start", "--take-over")
+    told = logins.on(SECOND, "cluster", "start", "--take-over")
+    assert "login2 took over from login1" in told
     assert logins.serving() == SECOND
     exact(run, reference, coordinators=2)
     assert not [w for w in run.view["warnings"] if "stands still" in w["text"]], "no lease ran out"
+    assert [incident["cause"] for incident in run.view["incidents"]] == ["coordinator moved"]
 
 
 def test_a_submit_on_a_second_host_is_steered_by_the_first(logins: Logins, reference: Run) -> None:

@@ -19,6 +19,7 @@ from .lease import Lease
 RECONNECT_S = 0.02
 GIVE_UP_S = 600.0
 CONNECT_TIMEOUT_S = 0.5
+GIVEN_UP = 1  # exit status: the job goes on on the nodes of another host
 LOOK_S = 1.0  # between two looks for a newer coordinator, in a job of at most `OFTEN` members
 
 
@@ -46,8 +47,8 @@ class CoordinatorLink:
         self._next_connect_s = now + RECONNECT_S
         try:
             found = endpoint.read(self._context.endpoint_file)
-            if found is None:
-                self.exit_code = 0
+            if found is None or found.elsewhere:
+                self.exit_code = GIVEN_UP if found is not None else 0
                 return False
             sock = socket.create_connection((found.host, found.port), timeout=CONNECT_TIMEOUT_S)
         except (OSError, ValueError) as error:
@@ -71,6 +72,7 @@ class CoordinatorLink:
         with suppress(OSError, ValueError):
             found = endpoint.read(self._context.endpoint_file)
             if found is not None and found.turn > self._turn:
+                self.exit_code = GIVEN_UP if found.elsewhere else None
                 self._leave()
 
     def send(self, member: str, fact: Message) -> None:

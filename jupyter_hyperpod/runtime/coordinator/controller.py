@@ -67,15 +67,15 @@ class Controller:
         closed: int = 0,
         restarts: int = 0,
         batches: Mapping[str, int] | None = None,
-        fence: Callable[[], None] = lambda: None,
+        require_newest: Callable[[], None] = lambda: None,
     ) -> None:
         """``opened``, ``closed``: sessions so far; ``restarts``: how often a script was started again.
 
-        ``batches``: the global batches of the session so far, where they may change. ``fence`` is called before a
+        ``batches``: the global batches of the session so far, where they may change. ``require_newest`` is called before a
         generation begins and before the job ends, and raises where another coordinator decides that.
         """
         self.reporter = reporter
-        self._fence = fence
+        self._require_newest = require_newest
         self.final: tuple[str, str] | None = None
         self._farewell = ""
         self.said_state: str = view["state"]
@@ -297,7 +297,7 @@ class Controller:
             case Enter(phase):
                 self._enter(phase)
             case BeginGeneration(reason, newcomers):
-                self._fence()
+                self._require_newest()
                 self.apply(self.generations.regroup(reason, newcomers))
             case BeginSession():
                 self.apply(self.generations.begin_session())
@@ -323,7 +323,7 @@ class Controller:
 
     def _end(self, state: str, reason: str) -> None:
         if not self.state.ended:
-            self._fence()
+            self._require_newest()
             self._farewell = step(self.state.phase, Phase.ENDED).sentence
             self.state.phase = Phase.ENDED
             self.final = (state, reason)

@@ -57,9 +57,10 @@ class Coordinator:
         self.reporter = JournalWriter(context.job.events, "coordinator")
         self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
         view = FoldedJournal(context.job).catch_up()
+        self.reporter.follow(view["updated_s"] or 0.0)
         events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
         self._endpoint = OwnEndpoint(context.endpoint_file, context.turn)
-        self.controller = Controller(context, view, self.reporter, *so_far(events), fence=self._endpoint.check)
+        self.controller = Controller(context, view, self.reporter, *so_far(events), require_newest=self._endpoint.check)
         self.commands = follow_commands(context.job.commands)
         self._told = 0  # problems of commands that are journaled
         self._growth, self._growth_s = Growth(context.job), 0.0
