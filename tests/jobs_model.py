@@ -128,7 +128,7 @@ class Line:
     def __init__(self) -> None:
         self.closed = False
         self.said: list[dict[str, Any]] = []
-        self.position = self.confirmed = 0
+        self.position = self.confirmed = self.arrived = 0
 
     def send(self, message: dict[str, Any]) -> None:
         if not self.closed:

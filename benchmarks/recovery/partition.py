@@ -22,7 +22,7 @@ from jupyter_hyperpod.bench.stalls import Stall, measure, steady
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.core.views import is_fenced
 
-STALL_LIMIT_S = 3.0
+STALL_LIMIT_S = 1.0
 PERMIT_ALL = 1_000_000
 SETTLE_TIMEOUT_S = 90.0
 

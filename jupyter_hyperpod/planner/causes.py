@@ -91,7 +91,10 @@ def detection_s(kind: str, step_s: float) -> float:
     def noticed(age_s: float) -> bool:
         hung = kind == HUNG
         other = membership.MemberHeartbeat("other", 0.0, age_s, "exchange")
-        victim = membership.MemberHeartbeat("victim", 0.0 if hung else age_s, age_s, "compute", unreachable=not hung)
+        lease_s = membership.lease_s(membership.BEAT_S, 0.0)
+        unconfirmed_s = None if hung else age_s
+        beat_age_s = 0.0 if hung else age_s
+        victim = membership.MemberHeartbeat("victim", beat_age_s, age_s, "compute", 0.0, unconfirmed_s, lease_s)
         return membership.lost([victim, other], timeout_s).value is not None
 
     low_s, high_s = 0.0, PROBED_S

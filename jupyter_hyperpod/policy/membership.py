@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,17 @@ from .decision import Decision
 
 BEAT_S = 0.1  # between two heartbeats of a member, in a job of at most `OFTEN` members
 OFTEN, SELDOM_S = 250, 0.5  # in larger jobs they are less frequent, up to this
-BEATS_LOST_S = 2.0
-LEASE_S = 1.5  # a member that is cut off stops before it is fenced, even where its process wakes up late
+BEATS_LOST_S = 2.0  # of a member whose host can be reached
+SHORT_LEASE_S, LEASE_S = 0.5, 1.5
+LEASE_BEATS = 2.5
+GAPS = 2.5  # a lease is this many times as long as the longest gap between signs of life that was seen lately
+GAPS_HALVE_S = 60.0
+STOP_S = 0.25  # a member that is cut off stops before it is fenced, even where its process wakes up late
 PARTITION = "network partition"
 SILENT, NODE_LOST = "heartbeat lost", "node lost"
 STOPPED, HUNG = "process stopped", "process hung"
 NODE_GONE = frozenset({PARTITION, SILENT, NODE_LOST})  # causes that take the whole node away, not only a process
+UNCONFIRMED_S = 0.4  # TCP has sent the same bytes again by then
 SILENT_S = 0.5  # after this silence of its agent the node is lost, not only the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
@@ -41,7 +47,8 @@ class Candidate:
 class MemberHeartbeat:
     """The signs of life of one member: ages in seconds, ``phase`` as its worker reports it.
 
-    ``unreachable``: its host confirms nothing that is sent to it.
+    ``unconfirmed_s``: for how long its host has not confirmed what was sent to it; None where it has. ``lease_s``: the
+    lease of its last heartbeat.
     """
 
     member: str
@@ -49,7 +56,8 @@ class MemberHeartbeat:
     progress_age_s: float
     phase: str
     stopped_s: float = 0.0
-    unreachable: bool = False
+    unconfirmed_s: float | None = None
+    lease_s: float = LEASE_S
 
 
 def start(ready: int, target: int, minimum: int, waited_s: float, allowed: ElasticRange | None = None) -> Decision[int]:
@@ -162,6 +170,34 @@ def beat_interval_s(members: int) -> float:
     return min(max(BEAT_S, BEAT_S * members / OFTEN), SELDOM_S)
 
 
+def lease_s(interval_s: float, gap_s: float) -> float:
+    """How long a member may go on after a heartbeat that was confirmed; with the next one it has a new lease.
+
+    ``interval_s``: between two heartbeats. ``gap_s``: see `longest_gap_s`.
+    """
+    return min(LEASE_S, max(SHORT_LEASE_S, STOP_S + LEASE_BEATS * interval_s, GAPS * gap_s))
+
+
+def longest_gap_s(before_s: float, gap_s: float, passed_s: float) -> float:
+    """The longest time without a sign of life that was seen lately, after one more of ``gap_s``.
+
+    ``passed_s``: since the last one; what was long fades. A gap for which any member is fenced is no delay but a cut.
+    """
+    faded_s = before_s * math.pow(0.5, passed_s / GAPS_HALVE_S)
+    return max(faded_s, min(gap_s, LEASE_S / GAPS)) if gap_s <= BEATS_LOST_S else faded_s
+
+
+def silence_limit_s(pulse: MemberHeartbeat, heard: int, others: int) -> float:
+    """For how long a member may be silent; ``heard`` of the ``others`` give signs of life.
+
+    If its host confirms nothing, while at least half of the others are heard, it is the member that is cut off, not the
+    coordinator. It stops by itself at the end of its lease.
+    """
+    if pulse.unconfirmed_s is None or pulse.unconfirmed_s < UNCONFIRMED_S or not others or 2 * heard < others:
+        return BEATS_LOST_S
+    return min(BEATS_LOST_S, pulse.lease_s + STOP_S)
+
+
 def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
     """How long a member may stand still inside a step while others wait for it: three steps, at least ``floor_s``.
 
@@ -186,10 +222,13 @@ def lost(pulses: Sequence[MemberHeartbeat], timeout_s: float, first_s: float = 0
     ``first_s``: how long a process may take for its first micro-batch, where that is longer than ``timeout_s``.
     A member that cannot be reached stops by itself when its lease has run out, and is not fenced before.
     """
+    heard = sum(pulse.beat_age_s <= SILENT_S for pulse in pulses)
     for pulse in pulses:
-        if pulse.beat_age_s > BEATS_LOST_S:
-            reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {BEATS_LOST_S:g} s"
-            if pulse.unreachable:
+        silent = pulse.beat_age_s > SILENT_S
+        limit_s = silence_limit_s(pulse, heard, len(pulses) - 1) if silent else BEATS_LOST_S
+        if pulse.beat_age_s > limit_s:
+            reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {limit_s:.1f} s"
+            if pulse.unconfirmed_s is not None:
                 return Decision(
                     (pulse.member, PARTITION), f"{reason}, and its host confirms nothing that is sent to it"
                 )
@@ -200,7 +239,7 @@ def lost(pulses: Sequence[MemberHeartbeat], timeout_s: float, first_s: float = 0
     for pulse in pulses:
         limit_s = max(timeout_s, first_s) if pulse.phase == WARM_UP else timeout_s
         stuck = pulse.phase in (COMPUTE, WARM_UP) and _standstill_s(pulse) > limit_s
-        if stuck and not pulse.unreachable and any(other.progress_age_s > limit_s for other in waiting):
+        if stuck and pulse.unconfirmed_s is None and any(other.progress_age_s > limit_s for other in waiting):
             where = " in the first micro-batch of its process" if pulse.phase == WARM_UP else ""
             reason = (
                 f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s{where}, limit {limit_s:.1f} s, "

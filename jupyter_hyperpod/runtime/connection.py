@@ -93,6 +93,13 @@ class Channel:
         return len(self._inbox)
 
     @property
+    def arrived(self) -> int:
+        """Bytes that this host has received and `receive` has not taken yet."""
+        if self.closed:
+            return 0
+        return int(struct.unpack("i", fcntl.ioctl(self.sock, termios.FIONREAD, bytes(4)))[0])
+
+    @property
     def backlog(self) -> int:
         """Bytes that wait to be sent."""
         return len(self._outbox) + sum(map(len, self._waiting))

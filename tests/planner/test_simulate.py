@@ -140,7 +140,7 @@ def test_a_state_nobody_holds_comes_from_a_checkpoint_or_begins_again() -> None:
 def test_how_long_faults_go_unnoticed_is_what_membership_says() -> None:
     found = {kind: causes.detection_s(kind, step_s=2.0) for kind in causes.KINDS}
     assert found[causes.HUNG] == pytest.approx(membership.hang_timeout_s(2.0, causes.FLOOR_S), abs=0.02)
-    assert found[causes.PARTITION] == pytest.approx(membership.BEATS_LOST_S, abs=0.02)
+    assert found[causes.PARTITION] == pytest.approx(membership.SHORT_LEASE_S + membership.STOP_S, abs=0.02)
     assert found[causes.KILLED] < 0.1 and found[causes.PREEMPTED] == 0.0
     assert [causes.convicted(members) for members in (2, 3, 4)] == [2, 1, 1]
 
@@ -155,7 +155,7 @@ def test_what_production_decides_the_simulation_does(monkeypatch: pytest.MonkeyP
             patch.setattr(module, name, policy)
             return simulate(scenario, 0, 1)
 
-    patience = changed(membership, "BEATS_LOST_S", 60.0)
+    patience = changed(membership, "silence_limit_s", lambda *_: 60.0)
     assert patience.stages["detect"].mean > 2 * usual.stages["detect"].mean
     waiting = changed(membership, "next_size", lambda *_: Decision(None, "never"))
     assert waiting.stages["waiting for instances"].mean > 0 and waiting.unfinished

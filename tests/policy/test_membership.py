@@ -12,15 +12,20 @@ from jupyter_hyperpod.policy.membership import (
     LEASE_S,
     PARTITION,
     SETTLE_S,
+    SHORT_LEASE_S,
     SILENT_S,
+    STOP_S,
     STOPPED_S,
+    UNCONFIRMED_S,
     Candidate,
     MemberHeartbeat,
     beat_interval_s,
     first_timeout_s,
     hang_timeout_s,
+    lease_s,
     leave_after,
     leavers,
+    longest_gap_s,
     lost,
     next_members,
     start,
@@ -107,8 +112,9 @@ def pulses(draw: st.DrawFn) -> list[MemberHeartbeat]:
             draw(ages),
             draw(phases),
             draw(st.sampled_from([0.0, 0.0, 0.4, 0.6])),
-            draw(st.booleans()),
-        )  # fmt: skip
+            draw(st.none() | st.floats(0, 2)),
+            draw(st.floats(SHORT_LEASE_S, LEASE_S)),
+        )
         for i in range(draw(st.integers(0, 6)))
     ]
 
@@ -124,8 +130,9 @@ def test_only_those_that_show_a_symptom_are_fenced(found: list[MemberHeartbeat],
     pulse = next(p for p in found if p.member == name)
     assert name in decision.reason
     stuck = pulse.phase in ("compute", "warm-up") and pulse.progress_age_s > timeout_s
-    if pulse.unreachable and cause != "process stopped":
-        assert cause == PARTITION and pulse.beat_age_s > BEATS_LOST_S > LEASE_S, "it stops before it is fenced"
+    if pulse.unconfirmed_s is not None and cause != "process stopped":
+        assert cause == PARTITION and pulse.beat_age_s >= pulse.lease_s + STOP_S, "it stops before it is fenced"
+        assert pulse.beat_age_s > BEATS_LOST_S or pulse.unconfirmed_s >= UNCONFIRMED_S
     elif cause == "heartbeat lost":
         assert pulse.beat_age_s > BEATS_LOST_S or (stuck and pulse.beat_age_s > SILENT_S)
     elif cause == "process stopped":
@@ -209,10 +216,48 @@ def test_who_stood_still_when_last_heard_is_hung_and_who_fell_silent_later_is_no
     assert lost([MemberHeartbeat("a", 0.1, 1.2, "compute"), *others], 1.0).value == ("a", "process hung")
     assert lost([MemberHeartbeat("a", 0.4, 1.2, "compute"), *others], 1.0).value is None
     assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute"), *others], 1.0).value == ("a", "heartbeat lost")
-    assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute", unreachable=True), *others], 1.0).value is None
+    assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute", 0.0, 0.9), *others], 1.0).value is None
 
 
 @pytest.mark.parametrize(("members", "interval_s"), [(1, 0.1), (250, 0.1), (500, 0.2), (1250, 0.5), (10_000, 0.5)])
 def test_members_of_large_jobs_beat_less_often(members: int, interval_s: float) -> None:
     assert beat_interval_s(members) == pytest.approx(interval_s)
-    assert beat_interval_s(members) < min(LEASE_S, BEATS_LOST_S) / 2
+    assert beat_interval_s(members) < min(lease_s(interval_s, 0.0), BEATS_LOST_S) / 2
+
+
+def cut_off(beat_age_s: float, *others_s: float, unconfirmed_s: float | None = 0.5, lease: float = 0.5) -> object:
+    """Whom the coordinator fences where one member is silent and its host, and the others were heard so long ago."""
+    silent = MemberHeartbeat("a", beat_age_s, 0.0, "user", 0.0, unconfirmed_s, lease)
+    return lost(
+        [silent, *(MemberHeartbeat(f"o{i}", age_s, 0.0, "user") for i, age_s in enumerate(others_s))], 1.0
+    ).value
+
+
+def test_a_host_that_confirms_nothing_is_lost_sooner_than_one_that_is_busy() -> None:
+    assert cut_off(0.74, 0.1) is None
+    assert cut_off(0.76, 0.1) == ("a", PARTITION)
+    assert cut_off(1.9, 0.1, unconfirmed_s=None) is None
+    assert cut_off(2.1, 0.1, unconfirmed_s=None) == ("a", "heartbeat lost")
+    assert cut_off(0.76, 0.1, unconfirmed_s=0.3) is None, "it was asked a moment ago"
+    assert cut_off(1.74, 0.1, lease=LEASE_S) is None and cut_off(1.76, 0.1, lease=LEASE_S) == ("a", PARTITION)
+
+
+def test_where_most_are_silent_it_may_be_the_coordinator_that_is_cut_off() -> None:
+    assert cut_off(0.8) is None and cut_off(2.1) == ("a", PARTITION)
+    assert cut_off(0.8, 0.8) is None
+    assert cut_off(0.8, 0.7, 0.1) == ("a", PARTITION)
+    assert cut_off(0.8, 0.7, 0.7, 0.1) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 4), st.floats(0, 600)), max_size=30), st.floats(0.1, 0.5))
+def test_a_lease_follows_the_gaps_that_were_seen(gaps: list[tuple[float, float]], interval_s: float) -> None:
+    seen_s = 0.0
+    for gap_s, passed_s in gaps:
+        before_s, seen_s = seen_s, longest_gap_s(seen_s, gap_s, passed_s)
+        assert seen_s <= before_s or gap_s <= BEATS_LOST_S, "a cut is no delay"
+        length_s = lease_s(interval_s, seen_s)
+        assert SHORT_LEASE_S <= length_s <= LEASE_S < BEATS_LOST_S
+        assert length_s == LEASE_S or length_s >= 2.4 * min(gap_s, BEATS_LOST_S) or gap_s > BEATS_LOST_S
+        assert length_s == LEASE_S or length_s > 2 * interval_s
+    forgotten = lease_s(0.1, longest_gap_s(seen_s, 0.1, 1800.0))
+    assert forgotten == pytest.approx(SHORT_LEASE_S), "what was long is forgotten"

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S
+from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S, SHORT_LEASE_S
 from jupyter_hyperpod.runtime.agent.lease import Lease
 from jupyter_hyperpod.runtime.connection import Channel, prepare
 from jupyter_hyperpod.runtime.progress import WorkerProgress
@@ -43,11 +43,11 @@ def test_a_coordinator_that_reads_nothing_extends_the_lease(
     lease = Lease()
     lease.connected(0.0, 0.0)
     agent.send({"type": "beat"})
-    lease.beat(agent, 1.0)
+    lease.beat(agent, 0.3, LEASE_S)
 
     def extended() -> bool:
-        lease.update(agent, 1.1)
-        return lease.until_s == 1.0 + LEASE_S
+        lease.update(agent, 0.4)
+        return lease.until_s == 0.3 + LEASE_S
 
     eventually(extended)
     assert not lease.lapsed
@@ -58,23 +58,41 @@ def test_what_ran_out_revives_only_by_a_fresh_answer(channels: tuple[Channel, Ch
     agent, _ = channels
     lease = Lease()
     lease.connected(0.0, 0.0)
-    lease.update(agent, LEASE_S)
+    lease.update(agent, SHORT_LEASE_S)
     assert not lease.lapsed
-    late_s = LEASE_S + 0.1
+    late_s = SHORT_LEASE_S + 0.1
     lease.extend(late_s, late_s)
     assert lease.lapsed, "a sign of life that comes too late proves nothing about the time before"
-    assert not lease.restore(0.5, 0.6 + LEASE_S) and lease.lapsed
-    assert lease.restore(late_s, late_s + 0.1) and not lease.lapsed
-    assert lease.until_s == late_s + LEASE_S
+    assert not lease.restore(0.5, 0.7, 1.3) and lease.lapsed
+    assert lease.restore(late_s, 0.7, late_s + 0.1) and not lease.lapsed
+    assert lease.until_s == late_s + 0.7
+
+
+def test_the_lease_follows_the_longest_gap_once_for_each_silence(
+    channels: tuple[Channel, Channel], eventually: Wait
+) -> None:
+    agent, _ = channels
+    lease = Lease()
+    lease.connected(0.0, 0.0)
+    assert lease.next_s(0.1, 0.0) == SHORT_LEASE_S
+    for sent_s in (0.1, 0.2, 0.3):
+        agent.send({"type": "beat"})
+        lease.beat(agent, sent_s, SHORT_LEASE_S)
+    eventually(lambda: agent.confirmed == agent.position)
+    lease.update(agent, 0.32)
+    assert lease.next_s(0.1, 0.32) == pytest.approx(2.5 * 0.32), "nothing was seen for 0.32 s"
+    assert lease.until_s == pytest.approx(0.3 + SHORT_LEASE_S), "what a beat asked for is not changed later"
+    lease.beat(agent, 0.35, 0.8)
+    assert lease.next_s(0.1, 0.4) == pytest.approx(0.8), "no later beat takes back what an earlier one said"
 
 
 def test_silence_alone_ends_the_lease(channels: tuple[Channel, Channel]) -> None:
     agent, _ = channels
     lease = Lease()
     lease.connected(0.0, 0.0)
-    lease.update(agent, LEASE_S + 0.1)
+    lease.update(agent, SHORT_LEASE_S + 0.1)
     assert lease.lapsed
-    lease.update(agent, LEASE_S)
+    lease.update(agent, SHORT_LEASE_S)
     assert lease.lapsed, "no later look mends it"
 
 

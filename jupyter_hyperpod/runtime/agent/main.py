@@ -233,6 +233,7 @@ class Agent:
         elif process is not None and self.lease.lapsed and not self.held:
             self._unthrottle()
             self.held = True
+            self._next_beat_s = 0.0  # the coordinator is asked at once
             process.hold()
             who = f"{self.member} on {self.context.node}"
             text = f"the coordinator's host is silent: {who} stands still until it answers"
@@ -252,8 +253,9 @@ class Agent:
         counter, step, phase = progress.read()
         stopped = self.throttle is None and not self.held and self.process.stopped()
         held_s = now if self.held else None
-        self._send(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace()))
-        self.lease.beat(channel, now)
+        lease_s = self.lease.next_s(self._beat_interval_s, now)
+        self._send(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace(), lease_s))
+        self.lease.beat(channel, now, lease_s)
 
     def _leave_if_preempted(self) -> None:
         """Report that this node will be taken away. A worker that does not leave in time is an ordinary loss."""
@@ -307,7 +309,7 @@ class Agent:
     @handles(orders.ResumeWorker)
     def _resume(self, order: orders.ResumeWorker) -> None:
         if self.process is not None and self._mine(order.member) and self.held:
-            if self.lease.restore(order.sent_s, time.monotonic()):
+            if self.lease.restore(order.sent_s, order.lease_s, time.monotonic()):
                 self.held = False
                 self.process.resume()
 

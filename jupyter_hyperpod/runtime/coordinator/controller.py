@@ -214,7 +214,7 @@ class Controller:
     def _beat(self, member: Member, beat: facts.Beat) -> None:
         member.beat(beat, time.monotonic())
         if beat.held_s is not None:
-            self._do(Send(member, orders.ResumeWorker(member.member, beat.held_s)))
+            self._do(Send(member, orders.ResumeWorker(member.member, beat.held_s, beat.lease_s)))
 
     @handles(facts.SessionOpened)
     def _opened(self, member: Member, session: facts.SessionOpened) -> Actions:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, MemberHeartbeat
+from ...policy.membership import HUNG, LEASE_S, STOPPED, WARM_UP, Candidate, MemberHeartbeat
 from ...policy.program import Seat
 from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
@@ -54,6 +54,7 @@ class Member:
     ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
     counter: int = 0
     phase: str = "idle"
+    lease_s: float = LEASE_S  # of its last heartbeat
     warmed_s: float = 0.0  # how long the first micro-batch of its process took
     stopped_since_s: float | None = None
     rank: int | None = None
@@ -77,7 +78,7 @@ class Member:
     leaving: bool = False  # it was asked to leave at a step boundary
     stands_by: bool = False  # and to begin again as a newcomer
     left: int | None = None  # the last step it took part in
-    probe: int | None = None
+    probe: tuple[int, float] | None = None  # where what was sent to a silent member ends, and when
     # (when, seconds for a micro-batch), one per step
     paces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
     paced_step: int = 0
@@ -99,7 +100,7 @@ class Member:
 
     def beat(self, beat: facts.Beat, now: float) -> None:
         """Take in a heartbeat."""
-        self.beat_s, self.probe = now, None
+        self.beat_s, self.probe, self.lease_s = now, None, beat.lease_s
         self.calls = max(self.calls, beat.calls)
         if (beat.counter, beat.phase) != (self.counter, self.phase):
             if self.phase == WARM_UP != beat.phase:
@@ -120,6 +121,8 @@ class Member:
         self.beat_s, self.progress_s = min(now, self.beat_s + away_s), min(now, self.progress_s + away_s)
         if self.stopped_since_s is not None:
             self.stopped_since_s = min(now, self.stopped_since_s + away_s)
+        if self.probe is not None:
+            self.probe = self.probe[0], min(now, self.probe[1] + away_s)
 
     def pulse(self, now: float, late_s: float = 0.0) -> MemberHeartbeat:
         """The facts for `policy.membership.lost`. A silent member is sent a `ProbeHost`, to see if its host answers.
@@ -127,12 +130,15 @@ class Member:
         Its beats may be ``late_s`` older than those of a member of a small job.
         """
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
-        silent_s = now - self.beat_s
+        silent_s = now - self.beat_s if not self.channel.arrived else 0.0  # what has arrived is read next
         if silent_s > PROBE_S + late_s and self.probe is None:
             self.tell(orders.ProbeHost())
-            self.probe = self.channel.position
-        unreachable = self.probe is not None and self.channel.confirmed < self.probe
-        return MemberHeartbeat(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
+            self.probe = self.channel.position, now
+        unconfirmed_s = None
+        if self.probe is not None and self.channel.confirmed < self.probe[0]:
+            unconfirmed_s = now - self.probe[1]
+        progress_s = now - self.progress_s
+        return MemberHeartbeat(self.member, silent_s, progress_s, self.phase, stopped, unconfirmed_s, self.lease_s)
 
     def address(self) -> orders.Peer:
         """Where its peers reach it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...policy.growth import BatchTerms
+from ...policy.membership import LEASE_S
 from ...policy.recovery import MemberState
 from .codec import Message, Process, message
 from .orders import CallElasticEvent, RunCell
@@ -285,6 +286,7 @@ class Beat(Message):
 
     ``counter`` moves with every micro-batch and phase. ``calls``: of elastic_event_detected(). ``held_s``: when
     this was sent, or None unless the agent has stopped the worker. ``pace``: a step, and its seconds per micro-batch.
+    ``lease_s``: how long the member goes on if no later one is confirmed.
     """
 
     counter: int
@@ -294,6 +296,7 @@ class Beat(Message):
     stopped: bool
     held_s: float | None
     pace: tuple[int, float]
+    lease_s: float = LEASE_S
 
 
 @message("exited", AGENT, COORDINATOR)

@@ -38,10 +38,14 @@ class SendSignal(Message):
 
 @message("resume", COORDINATOR, AGENT)
 class ResumeWorker(Message):
-    """The agent resumes a worker that it stopped without a lease; ``sent_s``: of the `Beat` that this answers."""
+    """The agent resumes a worker that it stopped without a lease.
+
+    ``sent_s`` and ``lease_s``: of the `Beat` that this answers.
+    """
 
     member: str
     sent_s: float
+    lease_s: float
 
 
 @message("elastic_call", COORDINATOR, AGENT)
