@@ -120,6 +120,13 @@ def test_sockets_and_shared_memory_give_the_same_bits() -> None:
     assert reduce_all(8, assign(8, 3), True) == reduce_all(8, assign(8, 3), False)
 
 
+def test_sums_in_blocks_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reduce_all(8, assign(8, 1), True)
+    for block in (1, 5, 16):
+        monkeypatch.setattr("jupyter_hyperpod.runtime.comm.reduction.BLOCK", block)
+        assert reduce_all(8, assign(8, 3), True) == 3 * expected
+
+
 @given(st.integers(1, 16), st.integers(1, 4), st.randoms(use_true_random=False), st.booleans())
 @settings(max_examples=20)
 def test_any_salvage_gives_the_same_bits(count: int, world: int, rng: random.Random, near: bool) -> None:

@@ -19,6 +19,7 @@ from .mesh import Exchange, PeerLost, Transfer
 from .shared_memory import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
 ALIGN = 16
+BLOCK = 1 << 18  # elements that are added and divided while they are in the cache
 
 
 class Memory(Protocol):
@@ -224,11 +225,13 @@ class Reduction:
         scale, root = 1.0 / total if total else 1.0, root_of(holdings)
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
-            if high > low:
-                tree_sum(root, nodes, flat[low:high])
+            for start in range(low, high, BLOCK):
+                end = min(start + BLOCK, high)
+                block = flat[start:end]
+                tree_sum(root, {node: part[start - low : end - low] for node, part in nodes.items()}, block)
                 if flat is not result.meta and flat is not result.words:
-                    flat[low:high].mul_(scale)
-                    sound = sound and not (check_finite and not is_finite(flat[low:high]))
+                    block.mul_(scale)
+                    sound = sound and not (check_finite and not is_finite(block))
         sound = self._gather(result, rank, len(holdings), near, exchange, sound)
         result.meta[-1] = flags_of(sound, stops)
         return result

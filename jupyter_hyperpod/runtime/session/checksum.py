@@ -113,7 +113,7 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.is_contiguous()
+    return tensor.is_cpu and tensor.is_contiguous()
 
 
 def _octets(tensor: torch.Tensor) -> Octets:

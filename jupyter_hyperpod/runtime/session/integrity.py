@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -95,6 +96,7 @@ class Integrity:
         self._sealed: StateChecksums | None = None
         self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
+        self._results: WeakKeyDictionary[Buffer, ChecksummedTensors] = WeakKeyDictionary()
 
     def seal(self) -> None:
         """Take the state as correct from here on: a step begins, or this member has just loaded a peer's state."""
@@ -120,7 +122,7 @@ class Integrity:
         now = self._sealed.again()
         frozen = self._frozen()
         states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
-        numbers = (*states, checksum(result.flats))
+        numbers = (*states, fold(self._watched_of(result).checksums()))
         own = _NUMBERS.pack(*self._group.combined(numbers))
         shown = [_NUMBERS.unpack(numbers) for numbers in self._gather(plan, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
@@ -152,6 +154,12 @@ class Integrity:
             own = {plan.owners[plan.rank]: few([sealed.names[place] for place in places])}
             numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
             self._accuse(plan, numbers | {"tensors": own})
+
+    def _watched_of(self, result: Buffer) -> ChecksummedTensors:
+        """The tensors of a reduced gradient; the same few buffers come again and again."""
+        if (watched := self._results.get(result)) is None:
+            watched = self._results[result] = ChecksummedTensors(result.flats)
+        return watched
 
     def _frozen(self) -> int:
         """The set of frozen parameters, as a part of the state's checksum; ranks of a replica only report tensors."""

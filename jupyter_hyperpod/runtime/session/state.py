@@ -207,9 +207,10 @@ class TrainingState:
         found = {name: local(tensor) for name, tensor in whole.items()}
         names = {id(tensor): name for name, tensor in whole.items()}
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
+            name = names.get(id(parameter), id(parameter))
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
+                    found[f"{name}.{key}"] = local(value)
         return found
 
     def pack(self, carried: bool = False, on_device: bool = False) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
