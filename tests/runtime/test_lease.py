@@ -14,6 +14,7 @@ import pytest
 from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S, SHORT_LEASE_S
 from jupyter_hyperpod.runtime.agent.lease import Lease
 from jupyter_hyperpod.runtime.connection import Channel, prepare
+from jupyter_hyperpod.runtime.coordinator.roster import Member, Signs
 from jupyter_hyperpod.runtime.progress import WorkerProgress
 
 Wait = Callable[..., object]
@@ -94,6 +95,24 @@ def test_silence_alone_ends_the_lease(channels: tuple[Channel, Channel]) -> None
     assert lease.lapsed
     lease.update(agent, SHORT_LEASE_S)
     assert lease.lapsed, "no later look mends it"
+
+
+def test_what_has_arrived_and_is_not_read_yet_is_a_sign_of_life(
+    channels: tuple[Channel, Channel], eventually: Wait
+) -> None:
+    agent, coordinator = channels
+    signs = Signs(0.0, 0.0, 0.0)
+    member = Member("a", "node-1", coordinator, "", 0, 1, False, 0.0, 0.0, signs)
+    found = member.pulse(1.0)
+    assert found.beat_age_s == 1.0 and found.lease_s == LEASE_S, (
+        "before its first beat it may have asked for the longest"
+    )
+    eventually(lambda: member.pulse(1.5).unconfirmed_s is None)  # its host has confirmed the probe
+    agent.send({"type": "beat"})
+    eventually(lambda: coordinator.arrived > 0)
+    assert member.pulse(2.5).beat_age_s == 0.0
+    coordinator.receive()
+    assert coordinator.arrived == 0 and member.pulse(2.5).beat_age_s == 2.5
 
 
 def test_nothing_is_asked_of_who_was_never_connected() -> None:
