@@ -46,6 +46,8 @@ MODULES = {
     "journals": "benchmarks.control.journals",
     # a job of a thousand members and more: a generation forms again, and what the coordinator needs
     "scale": "benchmarks.control.scale",
+    # a thousand strangers at every listening socket of a job: what they cost it, and whether members still get in
+    "strangers": "benchmarks.control.strangers",
     # a model from an object store into memory: ours against other loaders, and against the machine
     "loading": "benchmarks.loading.comparison",
 }

@@ -6,8 +6,10 @@ import os
 import resource
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,14 @@ PROOFS = {
     "store": bytes(64),
     "lines": b'{"op": "no such request"}\n',
 }
+TOO_LONG = {
+    "control": MAGIC + bytes(NONCE_BYTES) + struct.pack(">I", 2**32 - 1) + bytes(4096),
+    "mesh": mesh._HELLO.pack(mesh.MAGIC, 2**64 - 1, 0, bytes(mesh.NONCE_BYTES)) + bytes(4096),
+    "fanout": PROOFS["fanout"] + b"\xff" * 4096,
+    "http": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1125899906842624\r\n\r\n" + bytes(4096),
+}
 kinds = pytest.mark.parametrize("kind", ["say nothing", "send garbage", "prove nothing", "leave at once"])
+all_kinds = pytest.mark.parametrize("kind", [*kinds.args[1], "send slowly", "announce too much"])
 
 
 @contextmanager
@@ -40,21 +49,42 @@ def strangers(address: Address, kind: str, protocol: str) -> Iterator[None]:
     """A thousand connections of one kind; those that do not leave at once stay until the end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * COUNT)), hard))
-    said = {"send garbage": GARBAGE, "prove nothing": PROOFS[protocol]}.get(kind, b"")
+    said = {
+        "send garbage": GARBAGE,
+        "prove nothing": PROOFS[protocol],
+        "announce too much": TOO_LONG.get(protocol, b""),
+    }
     crowd: list[socket.socket] = []
+    over = threading.Event()
+    slow = threading.Thread(target=_trickle, args=(crowd, PROOFS[protocol], over))
+    if kind == "send slowly":
+        slow.start()
     try:
         for _ in range(COUNT):
             with suppress(OSError):  # it may hang up while we speak
                 crowd.append(dial(address))
-                if said:
-                    crowd[-1].sendall(said)
+                if said.get(kind):
+                    crowd[-1].sendall(said[kind])
                 if kind == "leave at once":
                     crowd.pop().close()
         yield
     finally:
+        over.set()
+        if kind == "send slowly":
+            slow.join()
         for one in crowd:
             one.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _trickle(crowd: list[socket.socket], words: bytes, over: threading.Event) -> None:
+    """Let each send byte after byte: one in each turn."""
+    for number in count():
+        for one in list(crowd):
+            with suppress(OSError):
+                one.send(words[number % len(words)].to_bytes())
+        if over.wait(0.05):
+            return
 
 
 def dial(address: Address) -> socket.socket:

@@ -303,3 +303,22 @@ def test_a_job_of_many_light_members_forms_again_after_each_loss() -> None:
     assert all(row["metric"] != "not run" for row in report["rows"]), report["rows"]
     formed = next(row for row in report["rows"] if "all others have the next plan" in row["metric"])
     assert formed["n"] == 2 and 0 < formed["max"] < 30
+
+
+@pytest.mark.slow
+def test_strangers_at_every_listening_socket_change_nothing() -> None:
+    from benchmarks.control import strangers
+
+    report = strangers.run(runs=1, steps=20, count=60, held=200)
+    found = {bar["name"]: bar["value"] for bar in report["bars"]}
+    assert found["different_states"] == 0 and found["lines_per_1000_strangers"] <= 100 * 1000 / 60
+    metrics = {row["metric"]: row["median"] for row in report["rows"]}
+    assert all(f"memory that was gained: {name}" in metrics for name in ("coordinator", "gateway", "fan-out"))
+    assert metrics["a member joins"] > 0 and metrics["a client is answered"] > 0 and metrics["a rank gets a chunk"] > 0
+
+
+def test_strangers_call_all_sockets_in_all_ways() -> None:
+    from benchmarks.control.stranger_crowd import GARBAGE, Plan, Target
+
+    plan = Plan([Target("127.0.0.1", 1, {GARBAGE: b"x".hex()}), Target("127.0.0.1", 2, {})], 10, 0.5)
+    assert Plan.decode(plan.encode().decode()) == plan

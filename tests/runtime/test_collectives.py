@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -22,6 +24,7 @@ from jupyter_hyperpod.runtime.comm.mesh import (
     MeshListener,
     PeerLost,
     all_gather,
+    listen,
 )
 
 SECRET = b"s" * 32
@@ -36,7 +39,7 @@ class Party:
     """Members as threads, each with its listener and a control pipe."""
 
     def __init__(self, size: int, secrets: Sequence[bytes] = ()) -> None:
-        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
+        self.listeners = [listen("127.0.0.1") for _ in range(size)]
         self.addresses = [Address(*listener.getsockname()[:2]) for listener in self.listeners]
         given = secrets or [SECRET] * size
         self.doors = [MeshListener(listener, secret) for listener, secret in zip(self.listeners, given, strict=True)]
@@ -171,6 +174,70 @@ def test_strangers_on_the_port_do_not_keep_members_apart(party: Callable[..., Pa
     finally:
         for stranger in strangers:
             stranger.close()
+
+
+def test_a_recorded_handshake_opens_no_connection(party: Callable[..., Party]) -> None:
+    """Rank 0 is somebody who has recorded all that a real member has said in this generation."""
+    real, group = recorded_handshake(), party(2)
+    answers = group.form(1)
+    with socket.create_connection(group.addresses[1], BOUND_S) as stranger:
+        stranger.sendall(real[: _HELLO.size])
+        assert len(stranger.recv(NONCE_BYTES + MAC_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES + MAC_BYTES
+        stranger.sendall(real[_HELLO.size :])
+        assert stranger.recv(1) == b"", "it is hung up on"
+    assert not answers.done()
+    assert group.form(0).result(BOUND_S).world_size == answers.result(BOUND_S).world_size == 2
+
+
+def recorded_handshake() -> bytes:
+    """All that rank 0 sends to rank 1, which proves itself with the secret of these tests."""
+    with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("127.0.0.1", 0)) as other:
+        calls, addresses = MeshListener(own, SECRET), [Address(*one.getsockname()[:2]) for one in (own, other)]
+        with ThreadPoolExecutor(1) as pool:
+            forming = pool.submit(calls.form, 1, 0, addresses, -1, lambda: None, lambda peer: None)
+            caller, _ = other.accept()
+            with caller:
+                hello = caller.recv(_HELLO.size, socket.MSG_WAITALL)
+                nonce = os.urandom(NONCE_BYTES)
+                caller.sendall(nonce + hmac.digest(SECRET, b"answer" + hello + nonce, "sha256"))
+                proof = caller.recv(MAC_BYTES, socket.MSG_WAITALL)
+            forming.result(BOUND_S).close()
+    assert proof == hmac.digest(SECRET, b"call" + hello + nonce, "sha256")
+    return hello + proof
+
+
+def test_strangers_that_called_while_a_member_trained_do_not_keep_the_next_generation_waiting(
+    party: Callable[..., Party],
+) -> None:
+    """Where a listener's queue is full, the kernel lets a member's call wait for a second, and others suspect it."""
+    group, strangers = party(2), []
+    try:
+        for number in range(600):
+            strangers.append(socket.socket())
+            strangers[-1].setblocking(False)
+            strangers[-1].connect_ex(group.addresses[number % 2])
+        began_s = time.monotonic()
+        assert len(group.all()) == 2
+        assert group.unreachable == [], f"formed after {time.monotonic() - began_s:.2f} s"
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_the_kernel_keeps_little_of_what_a_stranger_sends(party: Callable[..., Party]) -> None:
+    """A stranger that claims to be early is kept for the next generation, with what it has sent."""
+    group = party(2)
+    answers = group.form(1)
+    with socket.create_connection(group.addresses[1], BOUND_S) as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        stranger.sendall(_HELLO.pack(MAGIC, 2, 0, bytes(NONCE_BYTES)))
+        stranger.setblocking(False)
+        sent = 0
+        while sent < 16 << 20 and select.select([], [stranger], [], 0.5)[1]:
+            sent += stranger.send(bytes(1 << 16))
+        assert 0 < sent < 2 << 20, f"{sent} bytes"
+        assert not answers.done()
+    assert group.form(0).result(BOUND_S).world_size == answers.result(BOUND_S).world_size == 2
 
 
 def test_an_older_generation_is_refused(party: Callable[..., Party]) -> None:

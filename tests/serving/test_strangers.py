@@ -12,10 +12,10 @@ import pytest
 
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Serve
-from tests.strangers import BOUND_S, PLACES, Wait, descriptors, kinds, resident_bytes, strangers
+from tests.strangers import BOUND_S, PLACES, Wait, all_kinds, descriptors, resident_bytes, strangers
 
 
-@kinds
+@all_kinds
 @pytest.mark.parametrize("whom", ["gateway", "replica"])
 def test_deployment(whom: str, kind: str, serve: Serve, number: tuple[Path, Path], eventually: Wait) -> None:
     model, handler = number

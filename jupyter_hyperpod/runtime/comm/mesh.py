@@ -26,6 +26,7 @@ SOCKET_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_S = 0.5
 RETRY_S = 0.01
 CALLERS_KEPT = 256
+BACKLOG = 4096  # callers wait there while a member trains: strangers must not fill it
 HANDSHAKE_S = 5.0  # a member proves the secret at once
 CHECK_S = 0.5
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
@@ -48,6 +49,11 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+
+def listen(host: str) -> socket.socket:
+    """Listen for members on a free port. Raises OSError."""
+    return socket.create_server((host, 0), backlog=BACKLOG)
 
 
 class Mesh:
@@ -282,8 +288,6 @@ class _Forming:
     def _begin(self, handshake: _Handshake) -> None:
         handshake.born_s = time.monotonic()
         handshake.sock.setblocking(False)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            handshake.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         self._handshakes[handshake.sock.fileno()] = handshake
         self._poller.register(handshake.sock, select.POLLIN)
         if len(handshake.inbox) >= handshake.needed:
@@ -372,8 +376,10 @@ class _Forming:
     def _connected(self, handshake: _Handshake, proven: bool) -> None:
         if not proven or handshake.peer in self._links:
             self._refuse(handshake)
-        else:
-            self._links[handshake.peer] = self._drop(handshake).sock
+            return
+        sock = self._links[handshake.peer] = self._drop(handshake).sock
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # only now: the kernel would keep as much of a stranger's
+            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
 
     def _refuse(self, handshake: _Handshake) -> None:
         """Close; retry a peer that we called, since it may be between two generations."""

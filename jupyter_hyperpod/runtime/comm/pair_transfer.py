@@ -17,7 +17,7 @@ import torch
 
 from ...core.errors import TrainingError
 from .kinds import Kind
-from .mesh import Address, Mesh, MeshListener, PeerLost, Transfer
+from .mesh import Address, Mesh, MeshListener, PeerLost, Transfer, listen
 from .process_group import ProcessGroup
 from .shared_memory import Token
 
@@ -121,7 +121,7 @@ class StripeServer:
         self._kind = kind
         self._stripe = stripe
         kind.finish()  # the stripe is complete before another thread sends it
-        self._listener = socket.create_server((host, 0))
+        self._listener = listen(host)
         self._entrance = MeshListener(self._listener, secret)
         self._cancellation = TransferCancellation()
         self.source = StripeSource(host, self._listener.getsockname()[1], generation, stripe.numel())
@@ -202,7 +202,7 @@ def _fetch_one(
 
     addresses = [NOWHERE, Address(source.host, source.port)]
     try:
-        with socket.create_server((host, 0)) as listener:  # nobody calls it: the newcomer does
+        with listen(host) as listener:  # nobody calls it: the newcomer does
             entrance = MeshListener(listener, secret)
             descriptor, check = cancellation.descriptor, cancellation.check
             mesh = entrance.form(source.generation, NEWCOMER, addresses, descriptor, check, unreachable)

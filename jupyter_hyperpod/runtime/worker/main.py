@@ -17,6 +17,7 @@ from ...core.errors import Fenced
 from ...storage import packages, values
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
+from ..comm.mesh import listen
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
 from ..progress import WorkerProgress
@@ -114,7 +115,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     address = context.bind_address()
     if BIND_VARIABLE in os.environ:
         os.environ[BIND_VARIABLE] = address  # for libraries that listen on behalf of the cell
-    listener = socket.create_server((address, 0), backlog=256)
+    listener = listen(address)
     host, port = listener.getsockname()[:2]
     place = ReplicaRank(shard, links, context.spec.replica)
     source = channel if shard == 0 else links[0]
