@@ -11,7 +11,8 @@ from typing import Any
 from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
-from ..core.spec import ServeSpec
+from ..core.names import public_name
+from ..core.spec import MODEL_VARIABLE, ServeSpec
 from ..core.views import View
 from ..mounts import table
 from ..mounts.table import REMOTE, resolve_url
@@ -46,6 +47,7 @@ def serve(
     name: str | None = None,
     threads: int = 1,
     env: Mapping[str, str] | None = None,
+    env_from: Mapping[str, str] | None = None,
     **limits: Any,
 ) -> str:
     """Start a deployment of ``model`` and return its job id; `wait_ready` waits until it answers.
@@ -62,7 +64,10 @@ def serve(
         raise SpecError("a recipe describes the project's decoder, a handler brings its own model; choose one of them")
     given = {key: value for key, value in limits.items() if value is not None}
     task = "predict" if handler else "completions"
-    spec = ServeSpec(_located(store, model), task=task, minimum=minimum, **given)
+    located, env = _located(store, model), dict(env or {})
+    if (public := public_name(located)) != located:
+        env[MODEL_VARIABLE], located, model = located, public, public_name(model)
+    spec = ServeSpec(located, task=task, minimum=minimum, **given)
     first = max(1, minimum)
     job = {
         "name": name or job_name(model.rstrip("/")),
@@ -70,7 +75,8 @@ def serve(
         "elastic": ElasticRange(first, maximum),
         "spares": 0,
         "threads": threads,
-        "env": dict(env or {}),
+        "env": env,
+        "env_from": dict(env_from or {}),
         "filename": os.fspath(Path(handler).absolute()) if handler else model,
         "max_restarts": ENDLESS,
         "serve": spec,

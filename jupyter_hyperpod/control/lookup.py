@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 
+from ..core import env_references
+from ..core.env_references import EnvReference
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.events import Event
 from ..core.names import validate_job_id, validate_name
@@ -42,7 +44,7 @@ def read(store: Store, text: str) -> tuple[str, list[Event]]:
 
 
 def submit_again(
-    store: Store, job_id: str, name: str | None = None, env: Iterable[tuple[str, str]] | None = None
+    store: Store, job_id: str, name: str | None = None, env: Iterable[tuple[str, str | EnvReference]] | None = None
 ) -> str:
     """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id.
 
@@ -52,17 +54,21 @@ def submit_again(
     job = store.job(job_id)
     spec = job.spec()
     record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}
-    record["env"] = _environment(job, spec, dict(env or ()))
+    values, references = env_references.split(env or ())
+    record["env"] = _environment(job, spec, values, references)
+    record["env_from"] = {n: text for n, text in spec.env_from.items() if n not in values} | references
     again = record | ({"name": name} if name else {})
     return jobs.submit(store, store.cell(spec.cell_digest), again, earlier=job)
 
 
-def _environment(job: JobStore, spec: JobSpec, given: dict[str, str]) -> dict[str, str]:
-    missing = [name for name in spec.env if name not in given]
+def _environment(
+    job: JobStore, spec: JobSpec, given: dict[str, str], references: Collection[str]
+) -> dict[str, str]:  # fmt: skip
+    missing = [name for name in spec.env if name not in given and name not in references]
     if not missing:
         return given
     try:
-        return job.environment() | given
+        return {name: value for name, value in job.environment().items() if name not in references} | given
     except StoreError:
         raise SpecError(
             f"{job.id} had the environment variable{'s' if len(missing) > 1 else ''} {', '.join(missing)}, and values "

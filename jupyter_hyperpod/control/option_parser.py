@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..core.env_references import EnvReference
 from ..core.errors import SpecError
 from ..core.names import is_env_name
 from ..core.options import argument, near_matches
@@ -48,8 +49,8 @@ class Parser(argparse.ArgumentParser):
         raise SpecError(f"{self.prog}: {problem}; --help shows the options")
 
 
-def env_pair(text: str) -> tuple[str, str]:
-    """A variable with its value, or with that of this process. No message shows a possible value."""
+def env_pair(text: str) -> tuple[str, str | EnvReference]:
+    """A variable with its value, with that of this process, or with a reference. No message shows a possible value."""
     name, separator, value = text.partition("=")
     if not is_env_name(name):
         raise argparse.ArgumentTypeError(
@@ -57,14 +58,17 @@ def env_pair(text: str) -> tuple[str, str]:
             "in NAME; what was given is not shown, since it may be secret"
         )
     if separator:
-        return name, value
+        try:
+            return name, EnvReference.parse(value) or value
+        except SpecError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
     if name not in os.environ:
         raise argparse.ArgumentTypeError(f"{name} is not set in your environment; export it, or use {name}=VALUE")
     return name, os.environ[name]
 
 
-def env_file(path: str) -> list[tuple[str, str]]:
-    """The variables in a file: ``NAME=VALUE`` per line, or NAME alone. No message shows a possible value.
+def env_file(path: str) -> list[tuple[str, str | EnvReference]]:
+    """The variables in a file: as for ``--env``, one per line. No message shows a possible value.
 
     Empty lines and those that begin with ``#`` are left out; so are ``export`` before a name and quotation marks
     around a whole value. Nothing is replaced in a value.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..core import rules
+from ..core import env_references, rules
 from ..core.backends import BACKENDS
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
@@ -75,7 +75,8 @@ def _add_brought(parser: argparse.ArgumentParser) -> None:
     """What a job brings along: variables and folders."""
     add_env_option(
         parser,
-        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
+        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; with "
+        "NAME=@file:PATH or NAME=@env:OTHER each node fetches the value itself; may be repeated",
     )
     parser.add_argument(
         "--include",
@@ -183,7 +184,10 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     """
     chosen: dict[str, Any] = {"name": name, **(defaults or {})}
     chosen |= {field: value for field in _CHOSEN if (value := getattr(options, field)) is not None}
-    for field, collected in (("env", dict), ("slurm", dict), ("log_rules", tuple), ("include", tuple)):
+    if options.env is not None:
+        chosen["env"], references = env_references.split(options.env)
+        chosen |= {"env_from": references} if references else {}
+    for field, collected in (("slurm", dict), ("log_rules", tuple), ("include", tuple)):
         if field in chosen:
             chosen[field] = collected(chosen[field])
     for folder in chosen.get("include", ()):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..core import env_references
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
 from ..storage import output_choice
@@ -152,7 +153,9 @@ def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if given and options.model is None:
         raise SpecError(f"--{next(iter(given)).replace('_', '-')} needs a MODEL to be served")
-    return given | ({"env": dict(given["env"])} if "env" in given else {})
+    if "env" in given:
+        given["env"], given["env_from"] = env_references.split(given["env"])
+    return given
 
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,9 @@
-"""Checks names of jobs, mounts, queues and environment variables, and ids of jobs."""
+"""Checks names of jobs, mounts, queues and environment variables, and ids of jobs; gives URLs a name that is public."""
 
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit, urlunsplit
 
 from .errors import SpecError
 
@@ -38,3 +39,11 @@ def validate_job_id(job_id: str) -> str:
             f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids"
         )
     return job_id
+
+
+def public_name(url: str) -> str:
+    """Return `url` without parts that may be secret: user, password, query."""
+    parts = urlsplit(url)
+    if not parts.scheme or not parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

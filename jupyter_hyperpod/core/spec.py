@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from . import env_references
 from .backends import BACKENDS, DEFAULT_BACKEND
 from .elastic import MAX_NODES, ElasticRange
 from .errors import SpecError
@@ -33,15 +34,18 @@ SLURM_OPTIONS = (
 # replaces the value of an environment variable wherever a specification is written or shown
 TURN_VARIABLE = "HYPERPOD_TURN"  # in the environment of a job's head
 HIDDEN = "***"
+# the address of a deployment's model, where parts of it may be secret
+MODEL_VARIABLE = "HYPERPOD_MODEL_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
     """A deployment: the model that it serves, and the limits within which it follows the load.
 
-    ``model``: path or URL of the weights. ``task``: "completions" for the project's decoder, whose shape is in the
-    ``config.json`` beside the weights or in ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and
-    ``predict(model, inputs)``. ``minimum`` replicas may be 0: then the gateway holds requests until one is ready.
+    ``model``: path or URL of the weights; the whole URL is in `MODEL_VARIABLE` where parts of it may be secret.
+    ``task``: "completions" for the project's decoder, whose shape is in the ``config.json`` beside the weights or in
+    ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and ``predict(model, inputs)``. ``minimum``
+    replicas may be 0: then the gateway holds requests until one is ready.
     ``outstanding``: the wanted number of requests per replica; ``slots``: the most that a replica gets. ``queue``: how
     many more requests may wait. ``port`` 0: any free port. Raises SpecError.
     """
@@ -88,7 +92,7 @@ class JobSpec:
     the job, and can be imported.
     ``pull``: names of the cell whose values the notebook gets. ``slurm``: some of `SLURM_OPTIONS`. Values in
     ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them, everywhere else they are
-    `HIDDEN`.
+    `HIDDEN`. ``env_from``: variables whose values each node fetches itself, with references (`EnvReference`).
     """
 
     name: str
@@ -100,6 +104,7 @@ class JobSpec:
     spares: int = 1
     seed: int = 0
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env_from: Mapping[str, str] = field(default_factory=dict)
     filename: str = "<cell>"
     script: bool = False
     arguments: tuple[str, ...] = ()
@@ -170,6 +175,7 @@ class JobSpec:
                 )
             if not isinstance(value, str) or "\0" in value:
                 raise SpecError(f"the value of environment variable {name} is not text, or has a NUL character in it")
+        env_references.check(self.env_from, self.env)
 
     @property
     def backend_options(self) -> Mapping[str, str]:

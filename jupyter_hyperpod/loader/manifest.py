@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ..core.errors import LoaderError, SpecError
+from ..core.names import public_name
 from .header import INDEX_SUFFIX, SINGLE
 from .read.model_files import Files
-from .urls import beside, inside, path_in, public_name
+from .urls import beside, inside, path_in
 
 ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..core.errors import StoreError
+from ..core.names import public_name
 from ..storage.store import JobStore
 from . import hub
 from .read.assign import assign, check_fit
@@ -27,7 +28,6 @@ from .read.tensor_parallel import LLAMA_RULES, Rule, check
 from .read.verify import Verifier, verifier
 from .reporting import telling
 from .share.fanout import FanOut, sharing_job
-from .urls import public_name
 
 M = TypeVar("M", bound=nn.Module)
 

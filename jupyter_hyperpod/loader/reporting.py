@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from ..core.names import public_name
 from ..core.units import format_bytes, format_duration
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore
 from .read.progress import Callback, LoadProgress
-from .urls import public_name
 
 TELL_EVERY_S = 1.0
 SHOW_AFTER_S = 0.5

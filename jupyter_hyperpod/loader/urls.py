@@ -1,4 +1,4 @@
-"""Helpers for paths and URLs of objects: scheme, neighbours, and a form that is safe to show."""
+"""Helpers for paths and URLs of objects: scheme and neighbours."""
 
 from __future__ import annotations
 
@@ -37,11 +37,3 @@ def beside(url: str, name: str) -> str:
         return f"{head}{slash}{name}"
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name)))
-
-
-def public_name(url: str) -> str:
-    """Return `url` without parts that may be secret: user, password, query."""
-    parts = urlsplit(url)
-    if not parts.scheme or not parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import LoaderError, SpecError, UserError
+from ..core.spec import MODEL_VARIABLE
 from ..loader.model import load_model
 from ..loader.read.sources import Opener
 from ..mounts import remote
@@ -76,7 +77,7 @@ def load(site: Site, report: Report, enter: Enter) -> Served:
     errors.
     """
     mounts = known_mounts()
-    url = resolve_url(site.serve.model, mounts)
+    url = resolve_url(os.environ.get(MODEL_VARIABLE, site.serve.model), mounts)
     os.environ.update(remote.environment(url, mounts.specs))  # this process reads no other model
     if site.serve.task == "predict":
         enter("loading")

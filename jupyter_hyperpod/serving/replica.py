@@ -243,10 +243,11 @@ def application(replica: ServingReplica) -> Application:
 def main() -> int:
     """Entry point of a node's process."""
     site = Site.from_environment()
-    go_on_with(site.job, __name__)
+    go_on_with(site.job, __name__, site.node)
     return asyncio.run(ServingReplica(site).run())
 
 
 if __name__ == "__main__":
-    begin_with(Site.from_environment().job)
+    begun = Site.from_environment()
+    begin_with(begun.job, begun.node)
     sys.exit(main())

@@ -191,14 +191,27 @@ class JobEntry:
 
     def log_tail(self, name: str) -> str:
         """The last lines that the process on node `name` wrote, for an error message."""
-        path = self.job.path / "logs" / f"{name}.log"
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-                lines = file.read(_LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]
-        except OSError:
+        lines = self._log_lines(name)
+        path = self._log(name)
+        if lines is None:
             return f"no log at {path}"
         return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
+
+    def last_line(self, name: str) -> str:
+        """The last line that the process on node `name` wrote."""
+        return (self._log_lines(name) or [self.log_tail(name)])[-1]
+
+    def _log_lines(self, name: str) -> list[str] | None:
+        """The last lines of a log; None where there is none."""
+        try:
+            with open(self._log(name), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                return file.read(_LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]
+        except OSError:
+            return None
+
+    def _log(self, name: str) -> str:
+        return f"{self.job.path}/logs/{name}.log"
 
 
 def recall(reading: dict[str, JobEntry], budget_s: float = READ_S) -> Iterator[tuple[JobEntry, Exception | None]]:

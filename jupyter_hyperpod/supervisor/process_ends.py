@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
+from ..storage.environment import UNRESOLVED
 from .coordinator_watchdog import journal_loss
 from .entry import READ_S, STOP_GRACE_S, JobEntry
 from .reconcile import QUICK_S
@@ -77,6 +78,9 @@ class ProcessEnds:
     def _count_agent(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]
         standing = any(now_s - since_s > QUICK_S for since_s in born_s)
+        if report.status == UNRESOLVED and not (standing and entry.spec.serve):  # it would be the same again
+            self._give_up(entry, "failed", entry.last_line(report.node))
+            return
         if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
             self._give_up(entry, "failed", reason)
 

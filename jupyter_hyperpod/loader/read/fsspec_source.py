@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.errors import LoaderError, SpecError
-from ..urls import public_name
+from ...core.names import public_name
 from .http_connection import Cancel
 from .source import PREFIX_BYTES, Counters, Source
 

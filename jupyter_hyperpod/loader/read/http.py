@@ -9,7 +9,7 @@ from collections.abc import Callable
 from urllib.parse import urljoin, urlsplit
 
 from ...core.errors import LoaderError, SpecError
-from ..urls import public_name
+from ...core.names import public_name
 from . import pace
 from .http_connection import Cancel, Connection, ConnectionBroken, Connections, Head, Malformed
 from .http_target import Target, quoted, target_of

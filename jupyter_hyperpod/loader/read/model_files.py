@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ...core.errors import HyperpodError, LoaderError
+from ...core.names import public_name
 from ..header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, parse_header, parse_index
-from ..urls import beside, inside, path_in, public_name
+from ..urls import beside, inside, path_in
 from .http_connection import Cancel
 from .plan import Chunk
 from .source import Source, read_start

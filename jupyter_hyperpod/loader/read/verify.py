@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import LoaderError, SpecError
+from ...core.names import public_name
 from .. import manifest as sums
-from ..urls import public_name
 from .http_connection import Cancel
 from .model_files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from ...core.errors import SpecError
+from ...core.names import public_name
 from ..read.local import path_of
 from ..read.sources import Opener
-from ..urls import public_name, scheme_of
+from ..urls import scheme_of
 from .destination import Destination
 from .directory import LocalDirectory
 

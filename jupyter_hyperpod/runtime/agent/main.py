@@ -377,13 +377,14 @@ class Agent:
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.agent.main``; everything is in the environment."""
     context = Context.from_environment()
-    go_on_with(context.job, __name__)
+    go_on_with(context.job, __name__, context.node)
     import_ahead("numpy", "torch")
     return Agent(context).run()
 
 
 if __name__ == "__main__":
-    begin_with(Context.from_environment().job)
+    begun = Context.from_environment()
+    begin_with(begun.job, begun.node)
     code = main()
     sys.stdout.flush()
     os._exit(code)
