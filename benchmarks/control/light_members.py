@@ -26,7 +26,7 @@ from jupyter_hyperpod.core.errors import ProtocolError
 from jupyter_hyperpod.policy.membership import beat_interval_s
 from jupyter_hyperpod.policy.recovery import MemberState
 from jupyter_hyperpod.runtime.connection import FRAME_LIMIT_BYTES, Channel, prepare
-from jupyter_hyperpod.runtime.payload_by_rank import HEAD, is_packed, unpacked
+from jupyter_hyperpod.runtime.payload_by_rank import HEAD, HELD, PackedReader, is_packed
 from jupyter_hyperpod.runtime.protocol import facts
 from jupyter_hyperpod.runtime.protocol.codec import Message, encode
 from jupyter_hyperpod.storage.store import JobStore
@@ -45,18 +45,17 @@ _NUMBER = {name: re.compile(rb'"%b":(\d+)' % name.encode()) for name in ("genera
 class LightChannel(Channel):
     """Reads of a large message only what a light member needs, and unpacks it once for all members here."""
 
-    _unpacked = (b"", b"")  # the newest compressed message of all, without its rank, and its JSON
+    _unpacked: dict[bytes, bytes] = {}  # compressed messages of all without their rank -> JSON
+    _reader = PackedReader(16 * HELD)
 
     def _parse(self, payload: bytes) -> dict[str, Any]:
-        if len(payload) <= PARSED_BYTES:
+        if len(payload) <= PARSED_BYTES and not is_packed(payload):
             return super()._parse(payload)
         found: dict[str, Any] = {}
         text = payload
         if is_packed(payload):
-            body, found["rank"] = payload[HEAD.size :], HEAD.unpack_from(payload)[1]
-            if body != LightChannel._unpacked[0]:
-                LightChannel._unpacked = (body, unpacked(payload, FRAME_LIMIT_BYTES))
-            text = LightChannel._unpacked[1]
+            found["rank"] = HEAD.unpack_from(payload)[1]
+            text = self._read_once(payload)
         kind = _TYPE.search(text)
         if kind is None:
             raise ProtocolError("the type of a message is not at its end")
@@ -65,6 +64,16 @@ class LightChannel(Channel):
             if name not in found and (value := number.search(text)):
                 found[name] = int(value[1])
         return found
+
+    @classmethod
+    def _read_once(cls, payload: bytes) -> bytes:
+        """All members here get the same messages; a patch follows what the first one of them has read."""
+        body = payload[:1] + payload[HEAD.size :]
+        if body not in cls._unpacked:
+            while len(cls._unpacked) > 2 * HELD:
+                del cls._unpacked[next(iter(cls._unpacked))]
+            cls._unpacked[body] = cls._reader.read(payload, FRAME_LIMIT_BYTES)
+        return cls._unpacked[body]
 
 
 class LightMember:
@@ -87,7 +96,9 @@ class LightMember:
         self.channel = LightChannel(sock, job.secret(), initiator=True)
         node = f"light-{self.index}"
         self._say(
-            facts.Register(node, self.index + 1, "127.0.0.1", 1, self._rank, False, facts.WorkerStatus(), (), True)
+            facts.Register(
+                node, self.index + 1, "127.0.0.1", 1, self._rank, False, facts.WorkerStatus(), (), True, True
+            )
         )
         return self.channel
 

@@ -18,12 +18,13 @@ import struct
 import sys
 import termios
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ProtocolError
-from .payload_by_rank import is_packed, unpacked
+from .payload_by_rank import HELD, PackedReader, is_packed
 
 MAGIC = b"HPOD1"
 NONCE_BYTES = 16
@@ -66,6 +67,8 @@ class Channel:
         self._outbox = bytearray()
         self._waiting: list[bytes] = []
         self._broken = False
+        self._packed = PackedReader()
+        self.held: deque[bytes] = deque(maxlen=HELD)  # digests of the compressed messages that were sent
         self._given = 0
         self.refused = False
         self.born_s = time.monotonic()
@@ -156,7 +159,7 @@ class Channel:
 
     def _parse(self, payload: bytes) -> dict[str, Any]:
         try:
-            message = json.loads(unpacked(payload, FRAME_LIMIT_BYTES) if is_packed(payload) else payload)
+            message = json.loads(self._packed.read(payload, FRAME_LIMIT_BYTES) if is_packed(payload) else payload)
         except (ValueError, RecursionError, ProtocolError) as error:
             self.close()
             raise ProtocolError(f"a frame is not JSON: {payload[:80]!r}") from error

@@ -100,12 +100,15 @@ class JsonLineChannel:
 
         Raises ProtocolError for an overlong line or one that is not a JSON object.
         """
+        self._socket.settimeout(0.0)  # with another one Python waits, whatever the flags
         try:
-            content = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            content = self._socket.recv(1 << 16)
         except BlockingIOError:
             return []
         except OSError:
             content = b""
+        finally:
+            self._socket.settimeout(SEND_TIMEOUT_S)
         if not content:
             self.closed = True
             return []

@@ -210,6 +210,7 @@ class Agent:
             facts.Register(
                 *(context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports),
                 unpacks=True,
+                patches=True,
             )
         )
 

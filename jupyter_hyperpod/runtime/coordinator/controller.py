@@ -76,6 +76,7 @@ class Controller:
         """
         self.reporter = reporter
         self._require_newest = require_newest
+        self._told_all: dict[str, PayloadByRank] = {}  # the newest message of each kind to all members
         self.final: tuple[str, str] | None = None
         self._farewell = ""
         self.said_state: str = view["state"]
@@ -283,9 +284,10 @@ class Controller:
             case Send(member, order):
                 member.tell(order)
             case SendByRank(members, order):
-                payload = PayloadByRank(encode(order))
+                self._told_all[order.wire] = payload = PayloadByRank(encode(order), self._told_all.get(order.wire))
                 for member in members:
-                    member.channel.send_encoded(payload.of(member.rank, packed=member.unpacks))
+                    held = member.channel.held if member.patches else None
+                    member.channel.send_encoded(payload.of(member.rank, packed=member.unpacks, held=held))
             case WriteEvent(kind, data, durable):
                 self.reporter.write(kind, data, durable=durable)
             case Decide(policy, value, reason):

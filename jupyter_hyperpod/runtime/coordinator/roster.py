@@ -51,6 +51,7 @@ class Member:
     progress_s: float
     signs: Signs
     unpacks: bool = False  # its agent reads compressed messages
+    patches: bool = False  # and patches of them
     ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
     counter: int = 0
     phase: str = "idle"
@@ -168,7 +169,7 @@ class Roster:
         self._by_rank = None
         member = self.members[name] = Member(
             name, register.node, channel, register.host, register.port, known.order if known else self.arrived,
-            register.spare, now, now, Signs(now, now, now), register.unpacks, register.ports,
+            register.spare, now, now, Signs(now, now, now), register.unpacks, register.patches, register.ports,
             rank=known.rank if known else register.rank,
             planned=known.planned if known else False, joined=known.joined if known else None,
             run=status.run, session=status.session, finished=status.finished,

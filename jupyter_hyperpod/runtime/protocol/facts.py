@@ -266,7 +266,8 @@ class WorkerStatus:
 class Register(Message):
     """Sent when a worker is ready, and again to a new coordinator.
 
-    ``rank``: None unless the worker has one already. ``unpacks``: the agent reads compressed messages.
+    ``rank``: None unless the worker has one already. ``unpacks``: the agent reads compressed messages;
+    ``patches``: and patches of them.
     """
 
     node: str
@@ -278,6 +279,7 @@ class Register(Message):
     status: WorkerStatus
     ports: tuple[int, ...] = ()
     unpacks: bool = False
+    patches: bool = False
 
 
 @message("beat", AGENT, COORDINATOR)
