@@ -189,7 +189,7 @@ test-slow: install system
 # Two at a time, because they often wait: for members, servers and schedulers. What those `BESIDE` said comes after the
 # others. Exit status 5: there is no test of your choice.
 SLOW := python -m pytest -m "slow and not wheel"
-BESIDE := tests/adoption tests/loader tests/serving
+BESIDE := tests/adoption tests/loader tests/serving tests/slurm
 .PHONY: slow-python
 slow-python:
 	@said=$$(mktemp -t hyperpod-slow.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
