@@ -71,8 +71,8 @@ class Controller:
     ) -> None:
         """``opened``, ``closed``: sessions so far; ``restarts``: how often a script was started again.
 
-        ``batches``: the global batches of the session so far, where they may change. ``require_newest``: called before a
-        generation begins and before the job ends; it raises where another coordinator decides that.
+        ``batches``: the global batches of the session so far, where they may change. ``require_newest`` is called
+        before a generation begins and before the job ends; it raises where another coordinator decides that.
         """
         self.reporter = reporter
         self._require_newest = require_newest
