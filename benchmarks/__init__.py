@@ -48,6 +48,8 @@ MODULES = {
     "scale": "benchmarks.control.scale",
     # a thousand strangers at every listening socket of a job: what they cost it, and whether members still get in
     "strangers": "benchmarks.control.strangers",
+    # a hundred browsers on one Jupyter server with a thousand jobs: bytes, its event loop, delay, memory
+    "browsers": "benchmarks.control.browsers",
     # a model from an object store into memory: ours against other loaders, and against the machine
     "loading": "benchmarks.loading.comparison",
 }

@@ -78,7 +78,17 @@ export type FaultTarget =
 export type ServerMessage =
   | { type: 'snapshot'; topic: string; view: IClusterView | IJobView }
   | { type: 'events'; topic: string; events: IEvent[] }
-  | { type: 'jobs'; jobs: IJobSummary[] }
+  | { type: 'jobs'; jobs: IJobSummary[]; older: number; before: string }
+  | {
+      type: 'jobs.changed';
+      /** The id and the changed fields of each job; all fields where it is new. */
+      jobs: (Pick<IJobSummary, 'id'> & Partial<IJobSummary>)[];
+      /** The ids of the list, where it has other ids than before. */
+      order?: string[];
+      older: number;
+      /** The job behind which the older ones begin; empty where there are none. */
+      before: string;
+    }
   | { type: 'problem'; text: string; topic?: string };
 
 /** A request that the server refused; show `message` and `hint` unchanged. */
@@ -138,6 +148,11 @@ export class Api {
     action: 'drain' | 'reboot' | 'replace' | 'resume'
   ): Promise<unknown> {
     return this._request('cluster/node', { node, action });
+  }
+
+  /** One page of the jobs that are older than the job `before`, and how many are older still. */
+  jobsBefore(before: string): Promise<{ jobs: IJobSummary[]; older: number }> {
+    return this._request(`jobs?before=${encodeURIComponent(before)}`);
   }
 
   stopJob(id: string, reason: string): Promise<unknown> {
@@ -349,6 +364,7 @@ function decode(frame: unknown): ServerMessage | null {
         ? { ...message, events: message.events.filter(isEvent) }
         : null;
     case 'jobs':
+    case 'jobs.changed':
       return Array.isArray(message.jobs) ? message : null;
     case 'snapshot':
       return typeof message.view === 'object' ? message : null;

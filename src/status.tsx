@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import { useJob, useShared, useTopics } from './components/context';
+import { useShared, useTopics } from './components/context';
 import { progress } from './derive';
 import { hyperpodIcon } from './icons';
 import type { IJobSummary } from './model/views';
@@ -50,7 +50,7 @@ function Status({ onClick }: { onClick: () => void }): JSX.Element {
 
 function Active({ jobs }: { jobs: IJobSummary[] }): JSX.Element {
   const { trans } = useShared();
-  const newest = useJob(jobs[0].id) ?? jobs[0];
+  const newest = jobs[0];
   const value = progress(newest);
   if (jobs.length > 1) {
     return <>{trans._n('%1 job', '%1 jobs', jobs.length)}</>;

@@ -322,3 +322,14 @@ def test_strangers_call_all_sockets_in_all_ways() -> None:
 
     plan = Plan([Target("127.0.0.1", 1, {GARBAGE: b"x".hex()}), Target("127.0.0.1", 2, {})], 10, 0.5)
     assert Plan.decode(plan.encode().decode()) == plan
+
+
+def test_browsers_get_the_news_of_jobs_that_train() -> None:
+    from benchmarks.control import browsers
+
+    report = browsers.run(clients=3, jobs=8, training=2, seconds=2.0)
+    found = {row["metric"]: row["median"] for row in report["rows"]}
+    assert 0 < found["sent to all clients"] < found["the same before compression"]
+    assert 0 < found["from an event until a client has it, median"] < 30
+    names = {"bytes_per_s", "longest_handler_ms", "longest_handler_p99_ms", "memory_bytes"}
+    assert names < {bar["name"] for bar in report["bars"]}

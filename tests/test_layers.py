@@ -75,7 +75,10 @@ THIRD_PARTY = {
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
     "bench": {"torch"},
     "support": {"botocore"},
-    "benchmarks": {"torch", "numpy", "matplotlib", "PIL", "botocore", "nbclient", "nbformat"},
+    "benchmarks": {
+        *("torch", "numpy", "matplotlib", "PIL", "botocore", "nbclient", "nbformat"),
+        *("tornado", "jupyter_server"),
+    },
 }
 # The systems we are compared with: imported only by their own scripts, in environments that the benchmark makes.
 PEERS = {

@@ -150,8 +150,25 @@ def _fold(job: JobStore) -> View:
 
 def list_jobs(store: Store) -> list[View]:
     """Every job's view, newest first. A job that cannot be read is listed with a warning."""
+    return _views(store, store.job_ids())
+
+
+def page(store: Store, before: str, limit: int) -> tuple[list[View], int]:
+    """The ``limit`` newest of the jobs older than ``before``, as `list_jobs` has them, and how many are older still.
+
+    Raises NotFound or SpecError for a wrong id.
+    """
+    ids = store.job_ids()
+    if before not in ids:
+        store.job(before)
+        raise NotFound(f"{before} is not in the list of jobs any more")
+    following = ids[ids.index(before) + 1 :]
+    return _views(store, following[:limit]), len(following[limit:])
+
+
+def _views(store: Store, job_ids: list[str]) -> list[View]:
     views = []
-    for job_id in store.job_ids():
+    for job_id in job_ids:
         try:
             views.append(_fold(JobStore(store.jobs / validate_job_id(job_id))))
         except SpecError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -70,9 +71,9 @@ class HyperpodExtension(ExtensionApp):
         help="Seconds between two pings of a websocket; one that does not answer in that time is closed. 0: no pings.",
     ).tag(config=True)
     jobs_listed = Int(
-        200,
+        100,
         min=1,
-        help="How many of the newest jobs the list in the browser holds.",
+        help="How many of the newest jobs the list in the browser holds at once; jobs that run are in it however old.",
     ).tag(config=True)
     keep_jobs = Unicode(
         "",
@@ -85,7 +86,7 @@ class HyperpodExtension(ExtensionApp):
         help="How many of the newest jobs that have ended are kept, however old they are.",
     ).tag(config=True)
     recent_bytes = Int(
-        1024 * 1024,
+        256 * 1024,
         min=0,
         help="Bytes of each followed journal's newest events kept in memory; readers further behind read the disk.",
     ).tag(config=True)
@@ -156,6 +157,7 @@ class HyperpodExtension(ExtensionApp):
             self.requests.submit(self._stand_by)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        gc.freeze()  # a collection of all that was imported would hold the event loop for a tenth of a second
         self.begin()
 
     async def stop_extension(self) -> None:

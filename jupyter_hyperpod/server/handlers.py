@@ -21,6 +21,7 @@ from .errors import RequestRefused
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
+PAGE_JOBS, MOST_PAGE_JOBS = 50, 200
 FAULTS_REFUSED = "the administrator of this server has switched faults off"
 FAULTS_HINT = "They are allowed where HyperpodExtension.allow_faults is left at its default, True."
 
@@ -43,7 +44,7 @@ def reader(read: Callable[..., Any], resource: str) -> type[ApiHandler]:
         @web.authenticated
         @authorized
         async def get(self, *parts: str) -> None:
-            self.finish(json.dumps(await self.call(read, *parts)))
+            self.finish(await self.call(lambda store: json.dumps(read(store, *parts))))
 
     return Reader
 
@@ -144,8 +145,23 @@ def _mounts(store: Store) -> dict[str, Any]:
     return {"mounts": probe.survey(store)}
 
 
-def _jobs(store: Store) -> dict[str, Any]:
-    return {"jobs": [summary(view) for view in jobs.list_jobs(store)]}
+class JobsHandler(ApiHandler):
+    """The jobs, or one page of them."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        before, limit = self.get_query_argument("before", ""), self.get_query_argument("limit", str(PAGE_JOBS))
+        if not limit.isdecimal() or not 1 <= int(limit) <= MOST_PAGE_JOBS:
+            raise RequestRefused(400, f"limit is {limit[:80]!r}; expected a number from 1 to {MOST_PAGE_JOBS}")
+        self.finish(await self.call(_jobs, before, int(limit)))
+
+
+def _jobs(store: Store, before: str, limit: int) -> str:
+    views, older = jobs.page(store, before, limit) if before else (jobs.list_jobs(store), 0)
+    return json.dumps({"jobs": [summary(view) for view in views], "older": older})
 
 
 def _cell(store: Store, job_id: str) -> dict[str, str]:
@@ -165,7 +181,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/files(/.*)", DownloadHandler),
     (f"{ROOT}/metrics", MetricsHandler),
     (f"{ROOT}/plan", PlanHandler),
-    (f"{ROOT}/jobs", reader(_jobs, JOBS)),
+    (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),

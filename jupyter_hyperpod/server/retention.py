@@ -47,5 +47,8 @@ class Retention:
 
     async def _run(self, threads: Executor) -> None:
         while True:
-            await asyncio.get_running_loop().run_in_executor(threads, self.prune)
+            try:
+                await asyncio.get_running_loop().run_in_executor(threads, self.prune)
+            except Exception:  # the next look may succeed, and only this task looks
+                self._log.exception("jobs that ended long ago are not deleted; the next try is in an hour")
             await asyncio.sleep(EVERY_S)

@@ -27,6 +27,8 @@ from .topic import dumps
 MAX_TOPICS = 1000
 # lets one message carry all events of one training step
 GATHER_S = 0.02
+# little work per message, and 150 KB of memory per client
+COMPRESSION = {"compression_level": 1, "mem_level": 5}
 Result = TypeVar("Result")
 
 
@@ -64,6 +66,10 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         """Bytes a client may send in one message; more closes the socket."""
         return self.services.max_message_bytes
 
+    def get_compression_options(self) -> dict[str, Any]:
+        """Compress messages: names and numbers of one step resemble those of the last."""
+        return COMPRESSION
+
     def open(self, *_: str) -> None:
         self.services.begin()
         self.services.sockets.add(self)
@@ -81,7 +87,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     async def on_message(self, message: str | bytes) -> None:
         """Handle a client's message; the next one is read only afterwards."""
         try:
-            asked = self.services.contract.check_message(json.loads(message))
+            asked = await self._away(self._understood, message)
         except (ValueError, RecursionError):
             return self._complain("the message is not JSON")
         except HyperpodError as error:
@@ -92,6 +98,10 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             return
         for topic in dict.fromkeys(asked["watch"]):
             await self._watch(topic, asked.get("cursors", {}).get(topic))
+
+    def _understood(self, message: str | bytes) -> dict[str, Any]:
+        asked: dict[str, Any] = self.services.contract.check_message(json.loads(message))
+        return asked
 
     async def _watch(self, topic: str, cursor: dict[str, int] | None) -> None:
         self._leave(topic)
@@ -150,7 +160,10 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             await self.write_message(text)
         for topic, reader in list(self._readers.items()):
             if reader.pending:
-                for text in await self._away(reader.take):
+                messages = reader.take_ready()
+                if messages is None:
+                    messages = await self._away(reader.take)
+                for text in messages:
                     if self._readers.get(topic) is reader:
                         await self.write_message(text)
         return any(reader.pending for reader in self._readers.values())

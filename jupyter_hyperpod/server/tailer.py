@@ -12,20 +12,21 @@ from typing import Any
 from ..control import cluster
 from ..core.errors import UserError
 from ..core.events import TERMINAL_STATES, Event
-from ..core.views import BULK, View, new_cluster_view, new_job_view
+from ..core.views import View, new_cluster_view
 from ..storage.folded import AT_ONCE_BYTES, FoldedJournal
 from ..storage.host_lease import OtherHost
 from ..storage.journal import unread_bytes
 from ..storage.store import Store
-from .topic import Topic, TopicReader, dumps
+from .listing import JOBS, LIST_S, JobsList, JobsReader, listed_fields
+from .topic import Topic, TopicReader
 
 CLUSTER = "cluster"
-JOBS = "jobs"
 QUIET_AFTER_S = 10.0
 LINGER_S = 5.0
 PROBE_S = 2.0
-LIST_S = 0.3
 SCAN_S = 0.05
+CALM_S = 0.2  # between two wakes for what comes with each step; all else wakes at once
+CALM = frozenset({"step.committed", "metric.logged", "output.written"})
 JOIN_S = 10.0
 
 Wake = Callable[[], None]
@@ -41,25 +42,8 @@ class _Tail:
     watchers: set[Wake] = field(default_factory=set)
     polled_s: float = 0.0
     changed_s: float = float("-inf")
-
-
-class JobsReader:
-    """The position of one socket in the list of jobs; the twin of `topic.TopicReader`."""
-
-    def __init__(self, tailer: Tailer) -> None:
-        self._tailer = tailer
-        self._version = 0
-
-    @property
-    def pending(self) -> bool:
-        return self._version != self._tailer.jobs[0]
-
-    def take(self) -> list[str]:
-        self._version, text = self._tailer.jobs
-        return [text] if self._version else []
-
-    def close(self) -> None:
-        """Nothing to release."""
+    woken_s: float = float("-inf")
+    owed: bool = False  # watchers have not been woken for the newest events
 
 
 AnyReader = TopicReader | JobsReader
@@ -89,10 +73,9 @@ class Tailer:
         self._tails: dict[str, _Tail] = {}
         self._summaries: dict[str, tuple[int, View]] = {}
         self._jobs_watchers: set[Wake] = set()
-        # the number of changes of the list of jobs, 0 before it was read, and the message that carries it
-        self.jobs: tuple[int, str] = (0, "")
-        self._told_jobs: list[View] | None = None
-        self._scanned_s = self._probed_s = self._told_s = float("-inf")
+        self._over: set[str] = set()  # ended jobs that are too old for the list
+        self.jobs = JobsList()
+        self._scanned_s = self._probed_s = float("-inf")
         self._other_host = OtherHost(store)
         self._known: set[str] | None = None
         self._lock = threading.Lock()
@@ -127,7 +110,7 @@ class Tailer:
         if name == JOBS:
             with self._lock:
                 self._jobs_watchers.add(wake)
-            reader = JobsReader(self)
+            reader = JobsReader(self.jobs)
         else:
             reader = TopicReader(self._watched(name, wake), cursor)
         self._news.set()
@@ -214,7 +197,10 @@ class Tailer:
         events = tail.topic.poll()
         tail.polled_s = time.monotonic()
         if events or tail.topic.problem_count != problems:
-            tail.changed_s = tail.polled_s
+            tail.changed_s, tail.owed = tail.polled_s, True
+        urgent = tail.topic.problem_count != problems or any(event.kind not in CALM for event in events)
+        if tail.owed and (urgent or tail.polled_s - tail.woken_s >= CALM_S):
+            tail.owed, tail.woken_s = False, tail.polled_s
             self._wake(tail.watchers)
         self._tell(tail.topic.name, events)
 
@@ -262,23 +248,30 @@ class Tailer:
         if self._known is None:
             self._known = set(ids)
         self._forget_removed(set(ids))
-        listed = ids[: self._jobs_listed]
-        now_s = time.monotonic()
-        self._scanned_s = now_s
-        for job_id in listed:
-            if job_id in self._summaries or time.monotonic() - now_s < SCAN_S:
+        began_s = self._scanned_s = time.monotonic()
+        newest = set(ids[: self._jobs_listed])
+        for job_id in ids:
+            if job_id in self._over and job_id not in newest:
+                continue
+            if job_id in self._summaries or time.monotonic() - began_s < SCAN_S:
                 self._summarise(job_id)
             else:
                 self._scanned_s = float("-inf")
-        self._publish(listed)
+            self._drop_if_over(job_id, newest)
+        self._publish(ids)
 
-    def _publish(self, listed: list[str]) -> None:
-        self._summaries = {job_id: self._summaries[job_id] for job_id in listed if job_id in self._summaries}
-        summaries = [view for _, view in self._summaries.values()]
-        now_s = time.monotonic()
-        if summaries != self._told_jobs and now_s - self._told_s >= LIST_S:
-            self._told_jobs, self._told_s = summaries, now_s
-            self.jobs = (self.jobs[0] + 1, dumps({"type": JOBS, "jobs": summaries}))
+    def _drop_if_over(self, job_id: str, newest: set[str]) -> None:
+        """Of the jobs that are older than the newest, the list has those that have not ended."""
+        if job_id not in newest and job_id in self._summaries:
+            if self._summaries[job_id][1]["state"] in TERMINAL_STATES:
+                self._over.add(job_id)
+                del self._summaries[job_id]
+
+    def _publish(self, ids: list[str]) -> None:
+        self._summaries = {job_id: self._summaries[job_id] for job_id in ids if job_id in self._summaries}
+        older = sum(job_id in self._over and job_id not in self._summaries for job_id in ids)
+        before = ids[: self._jobs_listed][-1] if older else ""
+        if self.jobs.tell((view for _, view in self._summaries.values()), older, before, time.monotonic()):
             self._wake(self._jobs_watchers)
 
     def _summarise(self, job_id: str) -> None:
@@ -290,7 +283,8 @@ class Tailer:
             tail = tail or self._open(job_id)
         except UserError:
             return  # not a job's directory, or removed meanwhile
-        self._summaries[job_id] = (tail.topic.end, tail.topic.copy_fields(_LISTED))
+        fields = listed_fields(tail.topic, known and known[1], time.monotonic())
+        self._summaries[job_id] = (tail.topic.end, fields)
         if known is None:
             self._let_go(job_id, tail, time.monotonic())
 
@@ -299,6 +293,4 @@ class Tailer:
             for name in [name for name, tail in self._tails.items() if name not in ids and not tail.watchers]:
                 if name != CLUSTER:
                     del self._tails[name]
-
-
-_LISTED = tuple(name for name in new_job_view("") if name not in BULK)
+        self._over &= ids

@@ -23,6 +23,7 @@ MESSAGE_BYTES = 256 * 1024
 MESSAGE_EVENTS = 1000
 REPLAYED_EVENTS = 20_000
 PROBLEMS_KEPT = 200
+BATCHES_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,15 @@ class EncodedEvent:
     seq: int
     names: frozenset[str] | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A message with the events after a position, for all readers that stand there. ``seen``: writer to last seq."""
+
+    text: str
+    position: int
+    seen: Mapping[str, int]
 
 
 def encode_entry(event: Event) -> EncodedEvent:
@@ -66,6 +76,7 @@ class Topic:
         self._problems: list[str] = list(problems)
         self._follower_problems = 0
         self._follower = follow_events(directory, view["seen"])
+        self._batches: dict[int, Batch] = {}
         self._lock = threading.Lock()
 
     @property
@@ -118,6 +129,7 @@ class Topic:
             self._before_recent = dict(self._view["seen"])
             for entry in reversed(entries):
                 self._before_recent[entry.writer] = entry.seq - 1
+        self._batches.clear()
         self._recent.extend(entries)
         self._recent_bytes += sum(len(entry.text) for entry in entries)
         self._end += count
@@ -177,6 +189,25 @@ class Topic:
                 return None
             return list(up_to_a_message(islice(self._recent, skip, None)))
 
+    def ready(self, position: int) -> Batch | None:
+        """The next message for readers at ``position``, made once for all; None where it takes waiting or the disk."""
+        if not self._lock.acquire(blocking=False):  # the tailer may fold many events just now
+            return None
+        try:
+            if position not in self._batches:
+                skip = position - (self._end - len(self._recent))
+                if skip < 0:
+                    return None
+                found = list(up_to_a_message(islice(self._recent, skip, None)))
+                seen = {entry.writer: entry.seq for entry in found}
+                while len(self._batches) >= BATCHES_KEPT:
+                    del self._batches[next(iter(self._batches))]
+                text = events_message(self.name, without_old_samples(found))
+                self._batches[position] = Batch(text, position + len(found), seen)
+            return self._batches[position]
+        finally:
+            self._lock.release()
+
     def problems(self, told: int) -> list[str]:
         """The problems after the first `told`."""
         with self._lock:
@@ -192,6 +223,7 @@ class TopicReader:
         self._position = None if cursor is None else topic.position_after(cursor)
         # a view is shorter than so many events, and old samples may have been thinned
         self._fresh = cursor is None or topic.events_after(cursor) > REPLAYED_EVENTS
+        self._exact = False  # whether the cursor is just that of the position, so that no event has to be left out
         self._revision = 0
         self._told = topic.problem_count
         # the last reference closes generators, and with them their files
@@ -219,15 +251,32 @@ class TopicReader:
             ]
             self._told += len(messages)
             if batch := without_old_samples(self._batch()):
-                events = ",".join(entry.text for entry in batch)
-                messages.append(f'{{"type":"events","topic":{dumps(self.topic.name)},"events":[{events}]}}')
+                messages.append(events_message(self.topic.name, batch))
             return messages
+
+    def take_ready(self) -> list[str] | None:
+        """The next messages where they are in memory, shared with other readers; None where `take` has to make them."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            topic, position = self.topic, self._position
+            same = self._revision == topic.revision and self._told == topic.problem_count
+            if self._closed or self._fresh or not self._exact or not same or position is None or self._replay:
+                return None
+            batch = topic.ready(position)
+            if batch is None:
+                return None
+            self._position = batch.position
+            self._cursor.update(batch.seen)
+            return [batch.text] if batch.seen else []
+        finally:
+            self._lock.release()
 
     def _snapshot(self) -> str:
         self._replay = None
         text, self._cursor, self._position, self._revision = self.topic.snapshot()
         self._told = self.topic.problem_count
-        self._fresh = False
+        self._fresh, self._exact = False, True
         return text
 
     def _batch(self) -> list[EncodedEvent]:
@@ -236,8 +285,10 @@ class TopicReader:
             found = None if self._position is None else self.topic.after(self._position)
             if self._position is not None and found is not None:
                 self._position += len(found)
-                return list(self._unseen(found))
-            self._position = self.topic.end
+                unseen = list(self._unseen(found))
+                self._exact = len(unseen) == len(found)
+                return unseen
+            self._position, self._exact = self.topic.end, False
             self._replay = map(encode_entry, replay_events(self.topic.directory, self._cursor))
         batch = list(up_to_a_message(self._unseen(self._replay)))
         if not batch:
@@ -255,6 +306,12 @@ class TopicReader:
         with self._lock:
             self._closed = True
             self._replay = None
+
+
+def events_message(topic: str, batch: Iterable[EncodedEvent]) -> str:
+    """The message that carries events of a topic."""
+    events = ",".join(entry.text for entry in batch)
+    return f'{{"type":"events","topic":{dumps(topic)},"events":[{events}]}}'
 
 
 def up_to_a_message(entries: Iterable[EncodedEvent]) -> Iterator[EncodedEvent]:

@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import { formatInteger } from '../format';
 import type { JobState } from '../model/facts';
-import type { HistoryPoint, IJobSummary } from '../model/views';
+import type { IJobSummary, TrendPoint } from '../model/views';
 
 /** The word for a state; states of a newer server are shown as they are. */
 export function stateLabel(state: string, trans: TranslationBundle): string {
@@ -96,7 +96,7 @@ const SPARK_HEIGHT = 20;
 
 /** The loss as a small curve without axes; decorative, since the number is beside it. */
 export const Sparkline = React.memo(function Sparkline(props: {
-  history: readonly HistoryPoint[];
+  history: readonly TrendPoint[];
   /** Distinguishes a history that grew in place from the one drawn before. */
   step: number;
 }): JSX.Element {
@@ -113,7 +113,7 @@ export const Sparkline = React.memo(function Sparkline(props: {
 });
 
 /** SVG path of a history scaled into the sparkline's box; empty where there is nothing to draw. */
-export function sparkPath(history: readonly HistoryPoint[]): string {
+export function sparkPath(history: readonly TrendPoint[]): string {
   const points = history.filter(point => point[1] !== null);
   if (points.length < 2) {
     return '';

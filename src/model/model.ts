@@ -70,11 +70,34 @@ export class HyperpodModel implements IDisposable {
     return this._summaries !== null;
   }
 
-  /** Newest first. A followed job is as new as its last event, the others as the server's list. */
+  /** Newest first. A watched job is as new as its last event, the others as the server's list. */
   get jobs(): IJobSummary[] {
-    return (this._summaries ?? []).map(
-      summary => this._views.get(summary.id) ?? summary
+    return [...(this._summaries ?? []), ...this._older].map(
+      summary => this._watched(summary.id) ?? summary
     );
+  }
+
+  /** How many older jobs the server has. */
+  get olderJobs(): number {
+    return Math.max(0, this._olderCount - this._older.length);
+  }
+
+  /** Add older jobs to the list. Rejects with ApiError. */
+  async loadOlder(): Promise<void> {
+    if (this._before && !this._loading) {
+      this._loading = true;
+      try {
+        const { jobs } = await this.api.jobsBefore(
+          this._pagesEnd ?? this._before
+        );
+        this._pagesEnd = jobs.at(-1)?.id ?? this._pagesEnd;
+        const known = new Set(this.jobs.map(job => job.id));
+        this._older.push(...jobs.filter(job => !known.has(job.id)));
+      } finally {
+        this._loading = false;
+      }
+      this._tell('jobs');
+    }
   }
 
   get activeJobs(): IJobSummary[] {
@@ -89,7 +112,11 @@ export class HyperpodModel implements IDisposable {
   /** The summary of a job, followed or not. */
   summary(id: string): IJobSummary | null {
     return (
-      this._views.get(id) ?? this._summaries?.find(job => job.id === id) ?? null
+      this._watched(id) ??
+      this._summaries?.find(job => job.id === id) ??
+      this._views.get(id) ??
+      this._older.find(job => job.id === id) ??
+      null
     );
   }
 
@@ -143,6 +170,11 @@ export class HyperpodModel implements IDisposable {
     window.clearTimeout(this._retry);
     this._stream.dispose();
     Signal.clearData(this);
+  }
+
+  /** The view of a job, unless it is an old one that nobody watches any more. */
+  private _watched(id: string): IJobView | undefined {
+    return this._topics.has(id) ? this._views.get(id) : undefined;
   }
 
   private _unwatch(id: string): void {
@@ -207,6 +239,14 @@ export class HyperpodModel implements IDisposable {
     switch (message.type) {
       case 'jobs':
         this._summaries = message.jobs;
+        this._olderCount = message.older;
+        this._before = message.before;
+        this._forgetPages();
+        this._askAgain();
+        this._tell('jobs');
+        break;
+      case 'jobs.changed':
+        this._change(message);
         this._askAgain();
         this._tell('jobs');
         break;
@@ -230,6 +270,33 @@ export class HyperpodModel implements IDisposable {
         }
         break;
     }
+  }
+
+  private _change(message: ServerMessage & { type: 'jobs.changed' }): void {
+    const jobs = new Map((this._summaries ?? []).map(job => [job.id, job]));
+    for (const fields of message.jobs) {
+      const known = jobs.get(fields.id);
+      jobs.set(fields.id, { ...known, ...fields } as IJobSummary);
+    }
+    const order = new Set(message.order ?? jobs.keys());
+    if (this._pagesEnd !== null && message.older > this._olderCount) {
+      // A job that leaves the list, because newer ones came, is the first of the pages.
+      const left = [...jobs.values()].filter(job => !order.has(job.id));
+      this._older.unshift(...left);
+    }
+    this._summaries = [...order].flatMap(id => jobs.get(id) ?? []);
+    this._older = this._older.filter(job => !order.has(job.id));
+    this._olderCount = message.older;
+    this._before = message.before;
+    if (this._older.length > this._olderCount) {
+      this._forgetPages();
+    }
+  }
+
+  /** Some of their jobs may have been deleted. */
+  private _forgetPages(): void {
+    this._older = [];
+    this._pagesEnd = null;
   }
 
   private _fold(message: ServerMessage & { type: 'events' }): void {
@@ -285,6 +352,12 @@ export class HyperpodModel implements IDisposable {
   private readonly _problems = new Map<string, string>();
   private readonly _topics = new Map<string, number>();
   private _summaries: IJobSummary[] | null = null;
+  private _older: IJobSummary[] = [];
+  private _olderCount = 0;
+  /** The oldest of the newest jobs: older ones follow it. */
+  private _before = '';
+  private _pagesEnd: string | null = null;
+  private _loading = false;
   private _cluster: IClusterView | null = null;
   private _settings: IServerSettings | null = null;
   private _connection: Connection = 'connecting';

@@ -57,6 +57,9 @@ export interface IDecision {
 export type IUserError = IFacts['user.error'];
 
 /** `[step, loss, time_s, world_size]` */
+/** A step and its loss. */
+export type TrendPoint = readonly [number, number | null, ...number[]];
+
 export type HistoryPoint = [number, number | null, number, number];
 
 /** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
@@ -192,7 +195,10 @@ export interface IClusterView {
 export type IJobSummary = Omit<
   IJobView,
   'output' | 'history' | 'history_stride' | 'decisions' | 'fenced' | 'seen'
->;
+> & {
+  /** Some points of the history; only the server's list has it. */
+  trend?: TrendPoint[];
+};
 
 /** The view of a job before its first event. */
 export function newJobView(id: string): IJobView {

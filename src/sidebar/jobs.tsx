@@ -2,7 +2,7 @@ import { notebookIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { Part } from '../components/boundary';
-import { useJob, useShared, useTopics } from '../components/context';
+import { useShared, useTopics } from '../components/context';
 import { loadText } from '../components/deployment';
 import { JobActions } from '../components/job';
 import {
@@ -17,10 +17,11 @@ import { failureOf, progress, traffic } from '../derive';
 import { LOAD } from '../example';
 import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
-import type { IJobSummary } from '../model/views';
+import type { IJobSummary, IJobView } from '../model/views';
+import { tellRefusal } from '../refusals';
 
-/** How many of the newest jobs are followed event by event; the others are as new as the list. */
-const FOLLOWED = 8;
+/** How many more ended jobs a click shows. */
+const PAGE = 50;
 /** The line that makes a cell a job. */
 const BEGIN = '%%hyperpod --nodes 4';
 
@@ -28,32 +29,46 @@ const BEGIN = '%%hyperpod --nodes 4';
 export function JobsSection(): JSX.Element {
   const { model, actions, trans } = useShared();
   useTopics('jobs', 'connection');
-  const { jobs } = model;
+  const [more, setMore] = React.useState(0);
+  const { jobs, olderJobs } = model;
   const ended = jobs.filter(job => TERMINAL_STATES.has(job.state));
-  const kept = new Set(ended.slice(0, actions.preferences.finishedJobs));
+  const kept = new Set(ended.slice(0, actions.preferences.finishedJobs + more));
+  const hidden = ended.length - kept.size + olderJobs;
   const shown = jobs.filter(
     job => !TERMINAL_STATES.has(job.state) || kept.has(job)
   );
+  const showMore = async () => {
+    setMore(more + PAGE);
+    if (ended.length - kept.size < PAGE && olderJobs > 0) {
+      await model.loadOlder().catch(error => tellRefusal(error, trans));
+    }
+  };
   return (
-    <Section title={trans.__('Jobs')} count={jobs.length || undefined}>
+    <Section
+      title={trans.__('Jobs')}
+      count={jobs.length + olderJobs || undefined}
+    >
       {shown.length === 0 && <Empty />}
       {shown.length > 0 && (
         <ul className="jp-Hp-jobs">
-          {shown.map((job, index) => (
+          {shown.map(job => (
             <Part key={job.id} name={job.id}>
-              <JobRow summary={job} follow={index < FOLLOWED} />
+              <JobRow summary={job} />
             </Part>
           ))}
         </ul>
       )}
-      {ended.length > kept.size && (
-        <p className="jp-Hp-quiet">
+      {hidden > 0 && (
+        <div className="jp-Hp-row jp-Hp-quiet jp-Hp-more">
           {trans._n(
             '%1 older job is not shown.',
             '%1 older jobs are not shown.',
-            ended.length - kept.size
+            hidden
           )}
-        </p>
+          <Button onClick={() => void showMore()}>
+            {trans.__('Show more')}
+          </Button>
+        </div>
       )}
     </Section>
   );
@@ -80,10 +95,12 @@ function Empty(): JSX.Element {
   );
 }
 
-function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
-  const { actions, trans } = useShared();
-  const view = useJob(props.summary.id, props.follow);
-  const job = view ?? props.summary;
+function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
+  const { model, actions, trans } = useShared();
+  useTopics(summary.id);
+  const job: IJobSummary & Partial<IJobView> =
+    model.summary(summary.id) ?? summary;
+  const trend = job.history ?? job.trend ?? [];
   const active = !TERMINAL_STATES.has(job.state);
   const served = traffic(job);
   const value = served ? served.loaded : progress(job);
@@ -140,9 +157,9 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
             {`${job.world_size}/${job.target || job.nodes_wanted}`}
           </span>
         )}
-        {view && view.history.length > 1 && (
+        {trend.length > 1 && (
           <span className="jp-Hp-right">
-            <Sparkline history={view.history} step={view.step} />
+            <Sparkline history={trend} step={job.step} />
           </span>
         )}
       </div>

@@ -20,6 +20,7 @@ class Client:
         self.socket = socket
         self.views: dict[str, View] = {}
         self.jobs: list[dict[str, Any]] | None = None
+        self.older: int | None = None
         self.problems: list[dict[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.snapshots: list[str] = []
@@ -52,12 +53,22 @@ class Client:
                 for event in message["events"]:
                     self._fold(message["topic"], event)
             case "jobs":
-                self.jobs = message["jobs"]
+                self.jobs, self.older = message["jobs"], message["older"]
+            case "jobs.changed":
+                self._change(message)
             case "problem":
                 self.problems.append(message)
             case other:
                 raise AssertionError(f"unknown message {other}")
         return message
+
+    def _change(self, message: dict[str, Any]) -> None:
+        assert self.jobs is not None, "a change of a list that was never told"
+        jobs = {job["id"]: job for job in self.jobs}
+        for fields in message["jobs"]:
+            jobs[fields["id"]] = jobs.get(fields["id"], {}) | fields
+        self.jobs = [jobs[job_id] for job_id in message.get("order", [job["id"] for job in self.jobs])]
+        self.older = message["older"]
 
     def _fold(self, topic: str, event: dict[str, Any]) -> None:
         view = self.views[topic]

@@ -141,7 +141,7 @@ async def test_any_base_url(api: Api, store: Store, jp_root_dir: Path) -> None:
 async def test_a_store_that_does_not_exist_is_an_empty_one(api: Api, store: Store, openapi: dict[str, Any]) -> None:
     for path in (store.cluster_events, store.cluster, store.cells, store.jobs, store.shared, store.root):
         path.rmdir()
-    assert await api("GET", "/jobs") == (200, {"jobs": []})
+    assert await api("GET", "/jobs") == (200, {"jobs": [], "older": 0})
     status, view = await api("GET", "/cluster")
     assert (status, view["state"]) == (200, "stopped")
     check(openapi, "ClusterView", view)
@@ -163,6 +163,13 @@ async def test_jobs_and_their_cells(api: Api, make_job: MakeJob, openapi: dict[s
     for job in answer["jobs"]:
         check(openapi, "JobSummary", job)
         assert not BULK & set(job)
+    newest, oldest = (job["id"] for job in answer["jobs"])
+    status, page = await api("GET", "/jobs", params={"before": newest, "limit": "1"})
+    assert status == 200 and [job["id"] for job in page["jobs"]] == [oldest] and page["older"] == 0
+    assert await api("GET", "/jobs", params={"before": oldest}) == (200, {"jobs": [], "older": 0})
+    refused = (({"before": newest, "limit": "0"}, 400), ({"before": UNKNOWN}, 404), ({"before": "x"}, 400))
+    for wrong, expected in refused:
+        assert (await api("GET", "/jobs", params=wrong))[0] == expected
     status, view = await api("GET", f"/jobs/{second.id}")
     assert (status, view["name"], view["state"]) == (200, "second", "pending")
     check(openapi, "JobView", view)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from traitlets import TraitError
 
+from jupyter_hyperpod.control import housekeeping
+from jupyter_hyperpod.server import retention
 from jupyter_hyperpod.server.extension import HyperpodExtension
 from jupyter_hyperpod.storage.store import Store
 from tests.test_housekeeping import job
@@ -35,3 +41,26 @@ def test_a_time_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_times_are_those_of_prune() -> None:
     assert [HyperpodExtension(keep_jobs=text).keep_jobs for text in ("", "12h", "90d")] == ["", "12h", "90d"]
+
+
+async def test_an_error_of_any_kind_is_logged_and_the_next_look_follows(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked = asyncio.Event()
+    errors = iter([RuntimeError("the table is no table")])
+
+    def delete_old(*_: object, **__: object) -> list[object]:
+        for error in errors:
+            raise error
+        loop.call_soon_threadsafe(looked.set)
+        return []
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(housekeeping, "delete_old", delete_old)
+    monkeypatch.setattr(retention, "EVERY_S", 0.01)
+    keeper = retention.Retention(store, 1.0, 0, logging.getLogger("test"))
+    with ThreadPoolExecutor(1) as threads:
+        keeper.start(threads)
+        await asyncio.wait_for(looked.wait(), 20)
+        await keeper.stop()
+    assert "the table is no table" in caplog.text

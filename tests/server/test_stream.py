@@ -23,7 +23,7 @@ from tornado.websocket import websocket_connect
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import BULK, View, fold_all, new_cluster_view, new_job_view
 from jupyter_hyperpod.server.extension import STATE_CHANGED, HyperpodExtension
-from jupyter_hyperpod.server.tailer import LIST_S
+from jupyter_hyperpod.server.listing import CHANGES_KEPT, LIST_S, MOVING_S, TREND_POINTS, JobsList, JobsReader
 from jupyter_hyperpod.storage.journal import RecordWriter, event_writer, read_events
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
@@ -263,10 +263,82 @@ async def test_the_list_of_jobs(connect: Connect, make_job: MakeJob) -> None:
         state(journal, "succeeded", "done")
         await client.until(lambda: client.jobs and client.jobs[0]["state"] == "succeeded")
     assert client.jobs is not None
-    assert client.jobs[0] == {name: value for name, value in truth(job).items() if name not in BULK}
+    told = dict(client.jobs[0])
+    trend = told.pop("trend")
+    assert trend[-1][0] == 300 and len(trend) <= TREND_POINTS
+    assert told == {name: value for name, value in truth(job).items() if name not in BULK}
     other = make_job("newer")
     await client.until(lambda: len(client.jobs or []) == 2)
     assert client.jobs[0]["id"] == other.id
+
+
+def entry(job_id: str, **fields: Any) -> dict[str, Any]:
+    return {"id": job_id, "state": "running", "step": 0, "trend": {"drawn_s": 0.0, "points": []}} | fields
+
+
+def test_a_reader_of_the_list_gets_what_changed_and_the_whole_where_it_is_far_behind() -> None:
+    told = JobsList()
+    first, behind = JobsReader(told), JobsReader(told)
+    assert told.tell([entry("b"), entry("a")], 7, "a", 0.0) and told.version == 1
+    for reader in (first, behind):
+        assert reader.take_ready() is None, "the first message is made away from the loop"
+        (message,) = map(json.loads, reader.take())
+        assert [job["id"] for job in message["jobs"]] == ["b", "a"] and message["older"] == 7
+    assert not told.tell([entry("b", step=1), entry("a")], 7, "a", LIST_S), "a step alone waits"
+    assert told.tell([entry("b", step=2), entry("a")], 7, "a", MOVING_S)
+    (message,) = map(json.loads, first.take_ready() or [])
+    assert message == {"type": "jobs.changed", "jobs": [{"id": "b", "step": 2}], "older": 7, "before": "a"}
+    now_s = MOVING_S
+    for number in range(CHANGES_KEPT):
+        now_s += 2 * LIST_S
+        assert told.tell([entry(f"c-{number}"), entry("b", step=2)], 7, "a", now_s), "who comes is told soon"
+    assert json.loads(first.take()[-1])["order"] == [f"c-{CHANGES_KEPT - 1}", "b"]
+    assert not first.pending and behind.pending
+    (message,) = map(json.loads, behind.take())
+    assert message["type"] == "jobs" and [job["id"] for job in message["jobs"]] == [f"c-{CHANGES_KEPT - 1}", "b"]
+
+
+@pytest.mark.parametrize("extension_config", [{"jobs_listed": 2}])
+async def test_a_job_that_runs_is_in_the_list_however_old(connect: Connect, make_job: MakeJob) -> None:
+    old = make_job("old")
+    with event_writer(old.events, "coordinator") as journal:
+        state(journal, "running")
+        ended = [make_job(f"ended-{number}") for number in range(4)]
+        for job in ended:
+            with event_writer(job.events, "coordinator") as other:
+                state(other, "succeeded")
+        client = await connect()
+        await client.subscribe("jobs")
+        listed = [ended[3].id, ended[2].id, old.id]
+        await client.until(lambda: [job["id"] for job in client.jobs or []] == listed and client.older == 2)
+        state(journal, "succeeded")
+        await client.until(lambda: [job["id"] for job in client.jobs or []] == listed[:2] and client.older == 3)
+
+
+async def test_readers_at_one_position_share_one_message(
+    connect: Connect, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyter_hyperpod.server import topic
+
+    made: list[int] = []
+    message = topic.events_message
+
+    def counted(name: str, batch: list[Any]) -> str:
+        made.append(len(batch))
+        return message(name, batch)
+
+    job = make_job()
+    clients = [await connect() for _ in range(5)]
+    for client in clients:
+        await client.subscribe(job.id)
+        await client.until(lambda client=client: job.id in client.views)
+    monkeypatch.setattr(topic, "events_message", counted)
+    with event_writer(job.events, "coordinator") as journal:
+        state(journal, "running")
+        for client in clients:
+            await client.until(lambda client=client: client.views[job.id]["state"] == "running")
+    assert all(not client.gaps and client.views[job.id] == clients[0].views[job.id] for client in clients)
+    assert made == [1]
 
 
 @pytest.mark.parametrize("extension_config", [{"jobs_listed": 3}])

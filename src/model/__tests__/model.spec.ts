@@ -166,6 +166,80 @@ describe('HyperpodModel', () => {
     expect(model.activeJobs).toHaveLength(1);
   });
 
+  describe('the list of jobs', () => {
+    const listed = (...ids: string[]) => ids.map(id => newJobView(id));
+    const ids = () => model.jobs.map(job => job.id);
+    let jobsBefore: jest.Mock;
+
+    beforeEach(async () => {
+      jobsBefore = jest.fn();
+      Object.assign(model.api, { jobsBefore });
+      await connected();
+      const jobs = listed('c', 'b', 'old');
+      socket().say({ type: 'jobs', jobs, older: 3, before: 'b' });
+    });
+
+    it('takes the fields that changed, and keeps the others', () => {
+      const jobs = [{ id: 'b', step: 7 }];
+      socket().say({ type: 'jobs.changed', jobs, older: 3, before: 'b' });
+      expect(ids()).toEqual(['c', 'b', 'old']);
+      expect(model.jobs[1]).toEqual({ ...newJobView('b'), step: 7 });
+    });
+
+    it('takes a new job, and forgets one that left', () => {
+      const order = ['d', 'c', 'b'];
+      const jobs = listed('d');
+      socket().say({
+        type: 'jobs.changed',
+        jobs,
+        order,
+        older: 3,
+        before: 'b'
+      });
+      expect(ids()).toEqual(order);
+    });
+
+    it('adds older jobs page by page, each once, and keeps them while the list moves', async () => {
+      jobsBefore.mockResolvedValueOnce({ jobs: listed('a', 'old'), older: 2 });
+      await model.loadOlder();
+      expect(jobsBefore).toHaveBeenLastCalledWith('b');
+      expect([ids(), model.olderJobs]).toEqual([['c', 'b', 'old', 'a'], 2]);
+      const order = ['d', 'c', 'old'];
+      const jobs = listed('d');
+      socket().say({
+        type: 'jobs.changed',
+        jobs,
+        order,
+        older: 4,
+        before: 'c'
+      });
+      expect([ids(), model.olderJobs]).toEqual([
+        ['d', 'c', 'old', 'b', 'a'],
+        2
+      ]);
+      jobsBefore.mockResolvedValueOnce({ jobs: listed('z', 'y'), older: 0 });
+      await model.loadOlder();
+      expect(jobsBefore).toHaveBeenLastCalledWith('old');
+      expect(model.olderJobs).toBe(0);
+    });
+
+    it('forgets the pages where jobs have been deleted', async () => {
+      jobsBefore.mockResolvedValueOnce({ jobs: listed('a', 'z'), older: 1 });
+      await model.loadOlder();
+      socket().say({ type: 'jobs.changed', jobs: [], older: 1, before: 'b' });
+      expect([ids(), model.olderJobs]).toEqual([['c', 'b', 'old'], 1]);
+    });
+
+    it('shows what the list says of a job that nobody watches any more', () => {
+      const watch = model.watch('b');
+      socket().say({ type: 'snapshot', topic: 'b', view: newJobView('b') });
+      watch.dispose();
+      const jobs = [{ id: 'b', step: 9 }];
+      socket().say({ type: 'jobs.changed', jobs, older: 3, before: 'b' });
+      expect([model.jobs[1].step, model.summary('b')!.step]).toEqual([9, 9]);
+    });
+  });
+
   it('replaces the cluster with its snapshot', async () => {
     await connected();
     const view = { ...newClusterView(), state: 'running' };

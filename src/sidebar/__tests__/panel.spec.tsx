@@ -26,6 +26,7 @@ function panel(
 ): IShared {
   const read = {
     jobs,
+    olderJobs: 0,
     jobsKnown: true,
     activeJobs: jobs.filter(job => job.state === 'running'),
     watch: () => ({ isDisposed: false, dispose: () => undefined }),
@@ -44,6 +45,36 @@ function job(fields: Partial<IJobView> = {}): IJobView {
     ...fields
   };
 }
+
+describe('the list of jobs', () => {
+  it('shows more of the jobs that ended when it is asked to', async () => {
+    const ended = Array.from({ length: 7 }, (_, number) =>
+      job({ id: `tinylm-abcdefg${number}`, state: 'succeeded' })
+    );
+    const loadOlder = jest.fn().mockResolvedValue(undefined);
+    draw(<JobsSection />, panel(ended, {}, { olderJobs: 90, loadOlder }));
+    expect(host.querySelectorAll('.jp-Hp-job')).toHaveLength(5);
+    expect(host.textContent).toContain('92 older jobs are not shown.');
+    await click('.jp-Hp-more button');
+    expect(host.querySelectorAll('.jp-Hp-job')).toHaveLength(7);
+    expect(loadOlder).toHaveBeenCalledTimes(1);
+    expect(host.textContent).toContain('90 older jobs are not shown.');
+  });
+
+  it('draws the losses of a job that is not followed', () => {
+    const { history, ...rest } = job({ step: 4 });
+    const listed = {
+      ...rest,
+      trend: [
+        [2, 3],
+        [4, 2.5]
+      ]
+    } as unknown as IJobView;
+    draw(<JobsSection />, panel([listed]));
+    expect(history).toEqual([]);
+    expect(find('.jp-Hp-spark path').getAttribute('d')).toContain('M');
+  });
+});
 
 describe('a row of a failed job', () => {
   const error = {

@@ -1,0 +1,121 @@
+"""The list of jobs as browsers have it: the whole for one that begins, then the changed fields, each encoded once."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from ..core.views import BULK, View, new_job_view
+from .topic import Topic, dumps
+
+JOBS = "jobs"
+LIST_S = 0.3  # between two messages about the list
+MOVING_S = 1.0  # the same where only what moves with each step has changed
+CHANGES_KEPT = 16
+TREND_POINTS = 24
+TREND_S = 5.0
+LISTED = tuple(name for name in new_job_view("") if name not in BULK)
+MOVING = frozenset({"step", "loss", "step_time_s", "samples", "redone", "metrics", "checkpoint", "updated_s", "trend"})
+
+
+def listed_fields(topic: Topic, before: View | None, now_s: float) -> View:
+    """A job's entry in the list; its ``trend``, some losses of its history, is as new as `TREND_S`."""
+    fields = topic.copy_fields((*LISTED, "history"))
+    trend = trend_of(fields.pop("history"))
+    if before is not None and now_s - before["trend"]["drawn_s"] < TREND_S and fields["ended_s"] is None:
+        return fields | {"trend": before["trend"]}
+    return fields | {"trend": {"drawn_s": now_s, "points": trend}}
+
+
+def trend_of(history: list[Any]) -> list[list[Any]]:
+    """At most `TREND_POINTS` of a history, evenly, the last one among them: steps and losses of five digits."""
+    every = -(-len(history) // TREND_POINTS) or 1
+    points = history[::-1][::every][::-1]
+    return [[step, loss if loss is None else float(f"{loss:.5g}")] for step, loss, *_ in points]
+
+
+class JobsList:
+    """What readers are told of the list, in numbered versions; 0 before it was read. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._jobs: dict[str, View] = {}
+        self._others: View = {}
+        self._changes: deque[str] = deque(maxlen=CHANGES_KEPT)  # the last one made `version`
+        self._whole = (0, "")
+        self._told_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def tell(self, jobs: Iterable[View], older: int, before: str, now_s: float) -> bool:
+        """Make a new version where these ``jobs``, newest first, differ, and it is time; returns whether it did.
+
+        ``older`` jobs are left out; they are older than the job ``before``.
+        """
+        if now_s - self._told_s < LIST_S:
+            return False
+        after = {job["id"]: job for job in jobs}
+        changed = [fields for job in after.values() if (fields := _changed(self._jobs.get(job["id"]), job))]
+        others = {"older": older, "before": before}
+        order = [] if list(after) == list(self._jobs) else [list(after)]
+        calm = not order and others == self._others and all(fields.keys() - {"id"} <= MOVING for fields in changed)
+        if self.version and calm and (not changed or now_s - self._told_s < MOVING_S):
+            return False
+        message: dict[str, Any] = {"type": "jobs.changed", "jobs": [_shown(fields) for fields in changed]}
+        message |= {"order": order[0]} if order else {}
+        with self._lock:
+            self._changes.append(dumps(message | others))
+            self._jobs, self._others, self._told_s = after, others, now_s
+            self.version += 1
+        return True
+
+    def after(self, version: int) -> tuple[int, list[str]]:
+        """The messages for a reader that has a ``version``, and the version that it has then."""
+        with self._lock:
+            behind = self.version - version
+            if version and behind <= len(self._changes):
+                return self.version, list(self._changes)[len(self._changes) - behind :]
+            if self.version and self._whole[0] != self.version:
+                jobs = [_shown(job) for job in self._jobs.values()]
+                self._whole = self.version, dumps({"type": JOBS, "jobs": jobs} | self._others)
+            return self.version, [self._whole[1]] if self.version else []
+
+
+def _changed(before: View | None, after: View) -> View:
+    """The fields of a job that differ, with its id; all where it is new, none where nothing differs."""
+    if before is None:
+        return after
+    if before is after:
+        return {}
+    fields = {name: value for name, value in after.items() if before[name] != value}
+    return {"id": after["id"]} | fields if fields else {}
+
+
+def _shown(fields: View) -> View:
+    """Without what only this server needs."""
+    return fields | {"trend": fields["trend"]["points"]} if "trend" in fields else fields
+
+
+class JobsReader:
+    """The position of one socket in the list of jobs; the twin of `topic.TopicReader`."""
+
+    def __init__(self, jobs: JobsList) -> None:
+        self._jobs = jobs
+        self._version = 0
+
+    @property
+    def pending(self) -> bool:
+        return self._version != self._jobs.version
+
+    def take_ready(self) -> list[str] | None:
+        """The next messages where they are in memory, encoded; None where `take` has to make them."""
+        return self.take() if self._version else None
+
+    def take(self) -> list[str]:
+        """The next messages for the socket."""
+        self._version, messages = self._jobs.after(self._version)
+        return messages
+
+    def close(self) -> None:
+        """Nothing to release."""
