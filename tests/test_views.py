@@ -176,3 +176,15 @@ def test_bounded_however_long_the_run() -> None:
     assert len(view["history"]) <= views.HISTORY_POINTS
     assert [view["history"][0][0], view["history"][-1][0]] == [1, 20_000 - 20_000 % view["history_stride"]]
     assert view["samples"] == 160_000
+
+
+def test_generations_of_many_nodes_name_a_bounded_number_of_them() -> None:
+    view = views.new_job_view("wide-abcdefgh")
+    members = [{"member": f"node-{rank}.a", "node": f"node-{rank}", "rank": rank} for rank in range(1500)]
+    for number in range(1, 6):
+        formed = {"generation": number, "members": members, "spares": [], "target": 1500, "reason": "a loss"}
+        views.apply(view, Event("coordinator", number, float(number), "generation.formed", formed))
+    assert [generation["generation"] for generation in view["generations"]] == [4, 5]
+    formed |= {"generation": 6, "members": members * 3}
+    views.apply(view, Event("coordinator", 6, 6.0, "generation.formed", formed))
+    assert [generation["generation"] for generation in view["generations"]] == [6], "the newest is kept whole"

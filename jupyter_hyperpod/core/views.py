@@ -14,8 +14,9 @@ from typing import Any
 
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
+from .kept import append, bound_names, put
 
-FOLD = 2  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 3  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
@@ -118,22 +119,6 @@ def apply(view: View, event: Event) -> None:
     view["updated_s"] = max(view["updated_s"] or event.time_s, event.time_s)
 
 
-def _append(records: list[Any], record: Any, most: int) -> None:
-    """Append a record, and keep only the newest."""
-    records.append(record)
-    del records[:-most]
-
-
-def _put(records: list[Any], record: View, keys: tuple[str, ...], most: int) -> None:
-    """Replace the record that has the same values of `keys`, else append."""
-    places = [[known[key] for key in keys] for known in records]
-    place = [record[key] for key in keys]
-    if place in places:
-        records[places.index(place)] = record
-    else:
-        _append(records, record, most)
-
-
 def _job_submitted(view: View, event: Event) -> None:
     spec = event.data["spec"]
     elastic = spec.get("elastic")
@@ -187,7 +172,8 @@ def _generation_formed(view: View, event: Event) -> None:
         "spares": [spare.get("node", "") for spare in data["spares"]],
         "reason": data["reason"],
     }
-    _append(view["generations"], formed, GENERATIONS_KEPT)
+    append(view["generations"], formed, GENERATIONS_KEPT)
+    bound_names(view["generations"])
 
 
 def _member_lost(view: View, event: Event) -> None:
@@ -204,8 +190,11 @@ def is_fenced(fenced: Mapping[str, float], event: Event) -> bool:
 
 
 def _session_opened(view: View, event: Event) -> None:
+    number = event.data.get("number", 1)
+    if number < view["session_number"]:
+        return  # a cell that was started again goes through its earlier sessions
     view["session"] = dict(event.data)
-    _enter_session(view, event.data.get("number", 1))
+    _enter_session(view, number)
 
 
 def _session_closed(view: View, event: Event) -> None:
@@ -218,7 +207,7 @@ def _enter_session(view: View, number: int) -> None:
         return
     if view["step"]:
         ended = {"number": view["session_number"], "step": view["step"], "loss": view["loss"]}
-        _append(view["sessions"], ended, SESSIONS_KEPT)
+        append(view["sessions"], ended, SESSIONS_KEPT)
     view["session_number"] = number
     view.update({"step": 0, "loss": None, "step_time_s": None, "history": [], "history_stride": 1})
 
@@ -257,7 +246,7 @@ def _checkpoint_saved(view: View, event: Event) -> None:
 def _model_loading(view: View, event: Event) -> None:
     if is_fenced(view["fenced"], event):
         return
-    _put(view["loads"], dict(event.data) | {"time_s": event.time_s}, ("member",), LOADS_KEPT)
+    put(view["loads"], dict(event.data) | {"time_s": event.time_s}, ("member",), LOADS_KEPT)
 
 
 def _deployment_opened(view: View, event: Event) -> None:
@@ -273,7 +262,7 @@ def _replica_stage(view: View, event: Event) -> None:
     replica = next((known for known in replicas if known["replica"] == data["replica"]), None)
     if replica is None:
         replica = {"replica": data["replica"], "node": data["node"], "stages": []}
-        _append(replicas, replica, REPLICAS_KEPT)
+        append(replicas, replica, REPLICAS_KEPT)
     replica["stages"].append({"stage": data["stage"], "took_s": data["took_s"], "time_s": event.time_s})
 
 
@@ -288,13 +277,13 @@ def _incident_stage(view: View, event: Event) -> None:
 def _decision_made(view: View, event: Event) -> None:
     data = event.data
     made = {"time_s": event.time_s, "policy": data["policy"], "reason": data["reason"]}
-    _append(view["decisions"], made, DECISIONS_KEPT)
+    append(view["decisions"], made, DECISIONS_KEPT)
 
 
 def _output_written(view: View, event: Event) -> None:
     data = event.data
     written = {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
-    _append(view["output"], written, OUTPUT_LINES)
+    append(view["output"], written, OUTPUT_LINES)
 
 
 def _user_error(view: View, event: Event) -> None:
@@ -305,7 +294,7 @@ def _user_error(view: View, event: Event) -> None:
 def _warning_raised(view: View, event: Event) -> None:
     text = event.data["text"]
     if all(w["text"] != text or abs(event.time_s - (w["time_s"] or 0)) > SAME_WARNING_S for w in view["warnings"]):
-        _append(view["warnings"], {"time_s": event.time_s, "text": text}, WARNINGS_KEPT)
+        append(view["warnings"], {"time_s": event.time_s, "text": text}, WARNINGS_KEPT)
 
 
 def _cluster_state(view: View, event: Event) -> None:
@@ -356,7 +345,7 @@ def _node_health(view: View, event: Event) -> None:
     if data["action"] != health["action"]:
         health["since_s"] = event.time_s
         remedy = {"time_s": event.time_s, "action": data["action"], "fault": data["fault"], "reason": data["reason"]}
-        _append(health["remedies"], remedy, FINDINGS_KEPT)
+        append(health["remedies"], remedy, FINDINGS_KEPT)
     for name in ("action", "fault", "reason", "labels", "recovery"):
         health[name] = data[name]
     for name in ("devices", "boot"):  # only the machine itself knows them
@@ -364,7 +353,7 @@ def _node_health(view: View, event: Event) -> None:
 
 
 def _rule_state(view: View, event: Event) -> None:
-    _put(view["rules"], dict(event.data) | {"time_s": event.time_s}, ("rule", "rank"), RULES_KEPT)
+    put(view["rules"], dict(event.data) | {"time_s": event.time_s}, ("rule", "rank"), RULES_KEPT)
 
 
 _HANDLERS: dict[str, Callable[[View, Event], None]] = {

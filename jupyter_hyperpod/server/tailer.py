@@ -269,7 +269,7 @@ class Tailer:
 
     def _publish(self, ids: list[str]) -> None:
         self._summaries = {job_id: self._summaries[job_id] for job_id in ids if job_id in self._summaries}
-        older = sum(job_id in self._over and job_id not in self._summaries for job_id in ids)
+        older = len(ids) - len(self._summaries)
         before = ids[: self._jobs_listed][-1] if older else ""
         if self.jobs.tell((view for _, view in self._summaries.values()), older, before, time.monotonic()):
             self._wake(self._jobs_watchers)

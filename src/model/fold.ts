@@ -20,6 +20,8 @@ export const HISTORY_POINTS = 512;
 export const OUTPUT_LINES = 400;
 export const DECISIONS_KEPT = 50;
 export const GENERATIONS_KEPT = 200;
+/** Names in all generations together; the newest generation is kept whole. */
+export const GENERATION_NODES_KEPT = 4096;
 export const WARNINGS_KEPT = 20;
 /** Seconds within which a sentence that several ranks say counts once. */
 export const SAME_WARNING_S = 60;
@@ -78,6 +80,19 @@ function isFenced(view: IJobView, event: IEvent): boolean {
 function keepLast(list: unknown[], count: number): void {
   if (list.length > count) {
     list.splice(0, list.length - count);
+  }
+}
+
+/** Forget the oldest generations where all together name too many nodes. */
+function boundNames(generations: IJobView['generations']): void {
+  let names = 0;
+  for (let kept = 0; kept < generations.length; kept++) {
+    const formed = generations[generations.length - 1 - kept];
+    names += formed.nodes.length + formed.spares.length;
+    if (kept > 0 && names > GENERATION_NODES_KEPT) {
+      keepLast(generations, kept);
+      return;
+    }
   }
 }
 
@@ -197,6 +212,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
       reason: data.reason
     });
     keepLast(view.generations, GENERATIONS_KEPT);
+    boundNames(view.generations);
   },
 
   'member.lost': (view, event) => {
@@ -208,8 +224,12 @@ const JOB_HANDLERS: Handlers<IJobView> = {
   },
 
   'session.opened': (view, event) => {
+    const number = event.data.number ?? 1;
+    if (number < view.session_number) {
+      return; // a cell that was started again goes through its earlier sessions
+    }
     view.session = { ...event.data };
-    enterSession(view, event.data.number ?? 1);
+    enterSession(view, number);
   },
 
   'session.closed': (view, event) => {

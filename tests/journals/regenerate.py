@@ -659,6 +659,21 @@ def sessions() -> Script:
     return s
 
 
+def reopened() -> Script:
+    """A cell that was started again goes through its first session again, while the steps are the second one's."""
+    s = Script("folds-cdefghij")
+    s.submit(2)
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(4, number=1)
+    s.step(1, 1, 2, session=1)
+    s.open(6, number=2)
+    s.step(1, 1, 2, session=2)
+    s.form(2, (1, 2), 2, "the cell was started again")
+    s.open(4, number=1)
+    s.step(2, 2, 2, session=1)
+    return s
+
+
 SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
@@ -668,6 +683,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "elastic": elastic,
     "growing": growing,
     "sessions": sessions,
+    "reopened": reopened,
     "deployment": deployment,
     "loading": loading,
     "user-error": user_error,

@@ -61,4 +61,26 @@ describe('fold', () => {
     ).toEqual(fold(name, list));
     expect(fold(name, [...list, ...list])).toEqual(fold(name, list));
   });
+
+  it('names a bounded number of nodes in the generations of a wide job', () => {
+    const view = newJobView('wide-abcdefgh');
+    const form = (number: number, nodes: number) => {
+      const members = Array.from({ length: nodes }, (_, rank) => ({
+        member: `node-${rank}.a`,
+        node: `node-${rank}`,
+        rank
+      }));
+      foldJob(view, {
+        writer: 'coordinator',
+        seq: number,
+        time_s: number,
+        kind: 'generation.formed',
+        data: { generation: number, members, spares: [], target: 1, reason: '' }
+      });
+      return view.generations.map(({ generation }) => generation);
+    };
+    [1, 2, 3, 4].forEach(number => form(number, 1500));
+    expect(form(5, 1500)).toEqual([4, 5]);
+    expect(form(6, 4500)).toEqual([6]);
+  });
 });

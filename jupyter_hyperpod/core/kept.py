@@ -1,0 +1,33 @@
+"""Lists in views that keep only their newest records; `src/model/fold.ts` has their twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GENERATION_NODES_KEPT = 4096  # names in all generations together; the newest generation is kept whole
+
+
+def append(records: list[Any], record: Any, most: int) -> None:
+    """Append a record, and keep only the newest."""
+    records.append(record)
+    del records[:-most]
+
+
+def put(records: list[Any], record: dict[str, Any], keys: tuple[str, ...], most: int) -> None:
+    """Replace the record that has the same values of `keys`, else append."""
+    places = [[known[key] for key in keys] for known in records]
+    place = [record[key] for key in keys]
+    if place in places:
+        records[places.index(place)] = record
+    else:
+        append(records, record, most)
+
+
+def bound_names(generations: list[dict[str, Any]]) -> None:
+    """Forget the oldest generations where all together name too many nodes."""
+    names = 0
+    for kept, formed in enumerate(reversed(generations)):
+        names += len(formed["nodes"]) + len(formed["spares"])
+        if kept and names > GENERATION_NODES_KEPT:
+            del generations[:-kept]
+            return
