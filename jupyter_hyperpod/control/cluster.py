@@ -22,6 +22,7 @@ from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage import host_lease
 from ..storage.journal import follow_events
+from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store, private_directory, write_private
 from ..system.json_lines import JsonLineChannel, connect
 
@@ -128,10 +129,11 @@ def wait_ready(
 
 def status(store: Store) -> View:
     """The cluster view. ``state`` is "lost" where nodes were running but their supervisor does not answer."""
+    store.refuse_private()
     view = new_cluster_view()
     for event in follow_events(store.cluster_events).poll():
         apply(view, event)
-    if view["state"] != "stopped" and not connectable(store):
+    if view["state"] != "stopped" and not owner_elsewhere(store.root) and not connectable(store):
         if host := host_lease.served_by(store):
             view["reason"] = f"the supervisor is on {host}"
             return view
@@ -184,6 +186,7 @@ def _connect(store: Store) -> JsonLineChannel | None:
 
 def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
     """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
+    refuse_member(store)
     channel = _connect(store)
     if channel is None:
         raise ClusterError(_nothing_here(store))
@@ -194,6 +197,12 @@ def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0
     if not answer.get("ok"):
         raise ClusterError(f"the supervisor refused: {answer.get('error', 'no reason given')}")
     return answer
+
+
+def refuse_member(store: Store) -> None:
+    """Raise ClusterError where the store belongs to another user: its cluster obeys the owner, and root."""
+    if owner := owner_elsewhere(store.root):
+        raise ClusterError(f"the cluster obeys only {owner}, the owner of the store {store.root}")
 
 
 def poke(store: Store, job_id: str) -> None:
@@ -217,6 +226,7 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
     """
     from ..system.processes import start_ticks  # it opens the C library, which a submit does not need
 
+    refuse_member(store)
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
     if not connectable(store):

@@ -1,4 +1,7 @@
-"""Deletes jobs that have ended: some by name, or all that ended long ago. Checkpoints elsewhere are left alone."""
+"""Deletes jobs that have ended: some by name, or all that ended long ago. Checkpoints elsewhere are left alone.
+
+Shares the store with a group, too.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,23 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from ..core.errors import Conflict, HyperpodError, StoreError
+from ..core.errors import Conflict, HyperpodError, SpecError, StoreError
 from ..core.events import TERMINAL_STATES
 from ..core.units import format_bytes, format_duration, parse_duration, plural
 from ..core.views import View
+from ..storage import sharing
 from ..storage.folded import FoldedJournal
 from ..storage.store import DELETED, Store
+from ..system.users import group_id, group_name
 from . import lookup
 from .text_tables import Answer, Table
 
 VERBS = {
     "delete": "delete jobs that have ended: their journals, output and specification",
     "prune": "delete all jobs that ended long ago",
+    "share": "share the store with a group of this system, or show with whom it is shared",
 }
 DEFAULT_AGE = "30d"
 
@@ -41,6 +47,15 @@ def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
     if verb == "delete":
         parser.add_argument("jobs", nargs="+", metavar="JOB", help="a job's id, or a name: its newest job")
         return
+    if verb == "share":
+        parser.add_argument(
+            "groups",
+            nargs="*",
+            metavar="GROUP[:ROLE]",
+            help="ROLE: read (default) or operate: stop, scale, fault",
+        )
+        parser.add_argument("--private", action="store_true", help="share it with nobody: the default of each store")
+        return
     parser.add_argument(
         "--older-than", default=DEFAULT_AGE, metavar="TIME", help="such as 12h or 30d, since its end (default: 30d)"
     )
@@ -55,7 +70,40 @@ def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
     """Carry out a verb. Raises SpecError, NotFound, Conflict for a job that has not ended, or StoreError."""
     if verb == "delete":
         return _delete(store, [lookup.job_id(store, name) for name in options.jobs])
+    if verb == "share":
+        return _share(store, options.groups, options.private)
     return _prune(store, options)
+
+
+def _share(store: Store, groups: list[str], private: bool) -> Answer:
+    if private and groups:
+        raise SpecError("--private takes no group: it ends the sharing with all")
+    if private:
+        sharing.unshare(store.root)
+    elif groups:
+        sharing.share(store.prepare().root, _parse_groups(groups))
+    shared = sharing.sharing_of(store.root)
+    lines = [f"the store {store.root} is {'private' if shared is None else f'shared: {shared}'}"]
+    if shared is not None and (closed := sharing.closed_above(store.root, shared.read)):
+        lines.append(f"the group {group_name(shared.read)} cannot get there: {closed} is closed to it")
+    if shared is not None and shared.operate not in (None, shared.read):
+        lines.append(f"who operates must be in the group {group_name(shared.read)}, too")
+    return Answer({"store": str(store.root), "shared": None if shared is None else asdict(shared)}, lines=lines)
+
+
+def _parse_groups(words: list[str]) -> sharing.Sharing:
+    """``team``, ``team:operate``, or ``team ops:operate``. Raises SpecError."""
+    groups: dict[str, int] = {}
+    for word in words:
+        name, _, role = word.partition(":")
+        if role not in ("", "read", "operate"):
+            raise SpecError(f"role {role[:80]!r} is unknown; expected read or operate")
+        group = group_id(name)
+        if group is None:
+            raise SpecError(f"there is no group {name[:80]!r} on this system; `id` shows yours")
+        if groups.setdefault(role or "read", group) != group:
+            raise SpecError(f"two groups have the role {role or 'read'}; one can")
+    return sharing.Sharing(groups.get("read", groups.get("operate", -1)), groups.get("operate"))
 
 
 def _delete(store: Store, job_ids: list[str]) -> Answer:
@@ -93,6 +141,7 @@ def delete_old(store: Store, age_s: float, states: Collection[str] = TERMINAL_ST
 
 def delete(store: Store, job_id: str) -> None:
     """Remove the directory of a job that has ended. Raises StoreError."""
+    store.refuse_foreign()
     path = store.job(job_id).path
     gone = path.with_name(f"{DELETED}{secrets.token_hex(4)}")
     try:

@@ -17,7 +17,7 @@ from ..backends.types import SHARED_NETWORK
 from ..core.backends import DEFAULT_BACKEND
 from ..core.elastic import ElasticRange
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
-from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
+from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, THROTTLE_LIMIT, THROTTLE_LIMIT_S, Event
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
 from ..core.people import Person, shown
@@ -28,13 +28,13 @@ from ..mounts import table
 from ..storage import included, packages
 from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
+from ..storage.sharing import place_of_commands
 from ..storage.store import JobStore, Store
 from ..system.users import own_name
 from . import cluster
 from .source import check_source
 
 DEFAULT_NAME = "job"
-THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
 
 
 def submit(
@@ -53,6 +53,7 @@ def submit(
     (then nothing of the job remains), ClusterError where the cluster does not start: the job then stays pending and
     starts with the next cluster.
     """
+    store.refuse_foreign()
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
     check_backend(fields.get("backend", DEFAULT_BACKEND))
@@ -283,9 +284,12 @@ def person(identity: str = "") -> Person:
 
 
 def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], identity: str) -> None:
-    with command_writer(store.job(view["id"]).commands, "control") as journal:
+    commands = store.job(view["id"]).commands
+    place = place_of_commands(commands)
+    more = {} if place == commands else {"job": view["id"]}  # so that it passes for no other job's
+    with command_writer(place, "control") as journal:
         by = replace(person(identity), uid=journal.owner())
-        journal.append(kind, {**data, "by": by.to_json()}, durable=True)
+        journal.append(kind, {**data, **more, "by": by.to_json()}, durable=True)
     with suppress(ClusterError):
         cluster.poke(store, view["id"])
 

@@ -103,6 +103,8 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
+    if options.action != "status":
+        cluster.refuse_member(store)
     if options.action == "start":
         here = not cluster.ensure_started(store, **shape)
         if here and not (options.standby or options.take_over) and cluster.standby_for(store) is None:

@@ -14,6 +14,7 @@ from ..storage.host_lease import OtherHost
 from ..storage.journal import follow_events
 from ..storage.output import OutputReader
 from ..storage.output_choice import OutputChoice
+from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store
 from . import cluster
 
@@ -85,7 +86,8 @@ class JobWatch:
         if now_s - heard_s < SILENCE_CHECK_S or now_s - self._checked_s < SILENCE_CHECK_S:
             return
         self._checked_s = now_s
-        if cluster.connectable(self.store) or self._other_host.serves(now_s):
+        here = owner_elsewhere(self.store.root) or cluster.connectable(self.store)  # it answers its owner alone
+        if here or self._other_host.serves(now_s):
             self._down_since_s, self.notice = None, ""
             return
         self._down_since_s = self._down_since_s or now_s

@@ -64,6 +64,7 @@ FAULTS: dict[str, FaultClass] = {
     "flip-optimizer": FaultClass(("rank",), "one random bit of its optimizer's state is flipped"),
     "exception": FaultClass(("rank",), "the cell raises an exception there: an error of the program, not retried"),
 }
+THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0  # how many times slower, for how long at most
 # stages of a new replica until its first answer, timed from the decision to start it
 REPLICA_STAGES = ("started", "loading", "loaded", "ready", "answered")
 

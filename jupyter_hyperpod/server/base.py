@@ -68,10 +68,11 @@ class ApiHandler(JsonErrors, APIHandler):
             raise refusal(error) from error
 
     def identity(self) -> str:
-        """The person's name in Jupyter; "" for the name that the server makes up for its only user."""
+        """The person's user name in Jupyter, which no other has and nobody can change; "" for the one that the server
+        makes up for its only user."""
         user = self.current_user
         made_up = _MADE_UP.fullmatch(user.username) is not None
-        return "" if made_up else str(user.display_name or user.name or user.username)
+        return "" if made_up else str(user.username)
 
     async def command(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
         """Give a command to a running job and confirm it. It is journaled now; its effect arrives as events."""

@@ -14,7 +14,7 @@ from ..core.errors import StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import FOLD, UNFOLDABLE, View, apply, new_job_view
 from .journal import JournalFollower, follow_events, replay_events, unread_bytes
-from .store import JobStore, write_private
+from .store import JobStore, write_readable
 
 SNAPSHOT = "view.json"
 PROBLEMS_KEPT = 100
@@ -78,7 +78,7 @@ class FoldedJournal:
     def save(self) -> None:
         """Write the snapshot. Raises StoreError."""
         content = json.dumps({"fold": FOLD, "view": self.view}, separators=(",", ":"), allow_nan=False)
-        write_private(self.job.path / SNAPSHOT, content.encode())
+        write_readable(self.job.path / SNAPSHOT, content.encode())
         self.folded = 0
 
 

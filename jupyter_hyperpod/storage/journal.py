@@ -26,6 +26,8 @@ from ..core.events import Command, Event, decode_command, decode_event, encode
 from ..core.people import asked_by
 from ..system.users import user_name
 from . import segments
+from .access import file_mode
+from .member_files import MEMBERS, MemberFiles
 
 Record = TypeVar("Record", Event, Command)
 LINE_LIMIT_BYTES = 32 << 20
@@ -57,7 +59,10 @@ class RecordWriter(Generic[Record]):
             raise StoreError(f"cannot create {self._path}: {error.strerror}") from error
 
     def _create(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if (mode := file_mode(self._path.parent)) != 0o600:
+            os.fchmod(file, mode)  # whatever the umask
+        return file
 
     def append(self, kind: str, data: Mapping[str, Any], *, durable: bool = False) -> Record:
         """Write one record and return it; `durable` waits for the disk.
@@ -165,6 +170,7 @@ class JournalFollower(Generic[Record]):
     problems: list[str] = field(default_factory=list)
     # why a record is refused in a file of the user with this id, or ""
     refuse: Callable[[Record, int], str] | None = None
+    also: Callable[[], list[Record]] = list  # records from elsewhere that are merged with these
     _sources: dict[str, _Source] = field(default_factory=dict)
     _listed: list[str] = field(default_factory=list)
     _due: list[str] = field(default_factory=list)  # files of which something may be unread
@@ -178,6 +184,7 @@ class JournalFollower(Generic[Record]):
             source = self._sources.setdefault(name, _Source(self.directory / name))
             found.extend(self._read(source))
         self._due = [name for name in self._due if name not in self._complete]
+        found.extend(self.also())
         found.sort(key=lambda record: record.time_s)
         return found
 
@@ -262,19 +269,24 @@ def follow_commands(directory: Path) -> JournalFollower[Command]:
     """Follow a journal of commands from the beginning.
 
     A command is refused, with a problem, where it names another person than the owner of its file, and where its file
-    belongs to another user than the journal does.
+    belongs to another user than the journal does, or root. Commands of members of a shared store's operating group are
+    read from a directory of their own (`member_files.py`).
     """
-    owners = {os.stat(directory).st_uid, os.geteuid()}
+    owner_of_job = os.stat(directory).st_uid
+    owners = {owner_of_job, os.geteuid(), 0}
 
     def refuse(command: Command, owner: int) -> str:
         if owner not in owners:
-            return f"a command of {user_name(owner)} was refused: the job belongs to {user_name(min(owners))}"
+            return f"a command of {user_name(owner)} was refused: the job belongs to {user_name(owner_of_job)}"
         by = asked_by(command.data)
         if by is not None and by.uid != owner:
             return f"a command in the name of {by} was refused: {user_name(owner)} wrote it"
         return ""
 
-    return JournalFollower(directory, decode_command, refuse=refuse)
+    follower = JournalFollower(directory, decode_command, refuse=refuse)
+    members = MemberFiles(directory / MEMBERS, directory.parent.name, follower.problems.append)
+    follower.also = members.poll
+    return follower
 
 
 def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]:

@@ -19,7 +19,7 @@ from ..system.locks import one_at_a_time
 from . import segments
 from .folded import FoldedJournal
 from .segments import JournalSegment
-from .store import JobStore, write_private
+from .store import JobStore, write_readable
 from .thinning import thinned
 
 LOCK = "keeper.lock"
@@ -72,7 +72,7 @@ def join(directory: Path, view: View) -> None:
         last = segments.last_records(segments.in_order(segments.names(directory)))[several[-1].name]
         lines = [line for segment in several for line in _lines(directory / segment.name)]
         name = segments.joined_name(several[0].writer, several[0].first, last, stride)
-        write_private(directory / name, b"".join(thinned(lines, stride)))
+        write_readable(directory / name, b"".join(thinned(lines, stride)))
         for segment in several:
             (directory / segment.name).unlink(missing_ok=True)
 

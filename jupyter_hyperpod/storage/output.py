@@ -19,6 +19,7 @@ from typing import Any
 from ..core.errors import SpecError, StoreError
 from ..core.events import Event
 from ..core.units import format_bytes
+from .access import like_its_parent
 from .journal import JournalFollower, RecordWriter, event_writer, files, follow_events
 from .journal_writer import JournalWriter
 from .store import JobStore, private_directory
@@ -163,6 +164,7 @@ class OutputRelay:
         """Make room for one more part, and open it. Raises StoreError."""
         self._close_part()
         directory = private_directory(output_directory(self._job))
+        like_its_parent(directory)
         there = parts(directory).get(self._node, [])
         sizes = {part: _size(part.path) for part in there}
         number, before = (there[-1].number + 1, there[-1].before + sizes[there[-1]]) if there else (0, 0)

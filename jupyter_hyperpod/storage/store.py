@@ -1,4 +1,5 @@
-"""The job store: its layout on disk, and access to its cells and jobs. Private to its owner (0700, 0600).
+"""The job store: its layout on disk, and access to its cells and jobs. Private to its owner (0700, 0600), unless the
+owner shares it (`sharing.py`).
 
 <store>/cells/<sha256>           source of submitted cells, by digest
 <store>/cluster/events/          journal of the cluster, one file per writer
@@ -9,9 +10,10 @@
 <store>/jobs/<id>/include/       sources that the job brought along
 <store>/jobs/<id>/events/        facts, files of each writer
 <store>/jobs/<id>/view.json      the view at some event; readers begin there
-<store>/jobs/<id>/commands/      requests, one file per writer
+<store>/jobs/<id>/commands/      requests, one file per writer; members/ holds those of members of a group
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
+<store>/sharing.json             the groups with which the store is shared
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
 <store>/shared/                  the default `shared://` mount
 """
@@ -33,6 +35,8 @@ from ..core.errors import NotFound, SpecError, StoreError
 from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 from ..system.users import user_name
+from .access import file_mode
+from .sharing import open_job, owner_elsewhere, sharing_of
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
@@ -67,12 +71,23 @@ def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write `content` to `path` atomically, private unless `mode` differs. Raises StoreError; a failed write leaves
     nothing.
     """
+    _write(path, content, mode, None)
+
+
+def write_readable(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically, for those who may read its directory. Raises StoreError."""
+    _write(path, content, 0o600, file_mode(path.parent))
+
+
+def _write(path: Path, content: bytes, mode: int, in_the_end: int | None) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with _store_errors("write", path):
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
+                if in_the_end not in (None, mode):
+                    os.fchmod(descriptor, in_the_end)  # whatever the umask
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -171,12 +186,29 @@ class Store:
             return  # there is none yet, or what is done next says why it cannot be used
         elsewhere = f"take a store of your own with ${ENVIRONMENT_VARIABLE}"
         if os.geteuid() not in (0, found.st_uid):
-            raise StoreError(f"the store {self.root} belongs to {user_name(found.st_uid)}; {elsewhere}")
+            only = ", who alone submits jobs, deletes them and starts the cluster" if self.is_shared() else ""
+            raise StoreError(f"the store {self.root} belongs to {user_name(found.st_uid)}{only}; {elsewhere}")
         by_group = found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid()
         if by_group or found.st_mode & stat.S_IWOTH:
             raise StoreError(
                 f"other users may write in the store {self.root}, mode {stat.S_IMODE(found.st_mode):04o}, and run "
                 f"programs as you: run `chmod go-w {self.root}`, or {elsewhere}"
+            )
+
+    def is_shared(self) -> bool:
+        """Whether the user of this process may read the settings of a store that is shared."""
+        try:
+            return sharing_of(self.root) is not None
+        except StoreError:
+            return False
+
+    def refuse_private(self) -> None:
+        """Raise StoreError where the store belongs to another user who does not share it with this one."""
+        owner = owner_elsewhere(self.root)
+        if owner and not os.access(self.jobs, os.R_OK | os.X_OK, effective_ids=True):
+            raise StoreError(
+                f"the store {self.root} belongs to {owner}, who does not share it with you; ask {owner} to run "
+                "`jupyter hyperpod share GROUP` with a group of yours, then log in again"
             )
 
     def put_cell(self, source: str) -> str:
@@ -192,7 +224,7 @@ class Store:
             )
         digest = hashlib.sha256(content).hexdigest()
         if not (self.cells / digest).exists():
-            write_private(self.cells / digest, content)
+            write_readable(self.cells / digest, content)
         return digest
 
     def cell(self, digest: str) -> str:
@@ -219,6 +251,8 @@ class Store:
                 write_private(building / ENVIRONMENT, json.dumps(dict(spec.env)).encode())
             if fill is not None:
                 fill(building)
+            if shared := sharing_of(self.root):
+                open_job(building, shared)
             with _store_errors("create", final):
                 os.rename(building, final)
         except (StoreError, SpecError):
@@ -233,16 +267,20 @@ class Store:
     def job(self, job_id: str) -> JobStore:
         """Return an existing job's directory; raises SpecError for a malformed id, NotFound for an unknown one."""
         path = self.jobs / validate_job_id(job_id)
+        self.refuse_private()
         if not path.is_dir():
             raise NotFound(f"no job {job_id}; `jupyter hyperpod list` shows the jobs in {self.jobs}")
         return JobStore(path)
 
     def job_ids(self) -> list[str]:
         """All job ids, newest first."""
+        self.refuse_private()
         try:
             names = os.listdir(self.jobs)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StoreError(f"cannot read {self.jobs}: {error.strerror}") from error
         return sorted(filter(is_job_id, names), key=self._submitted_ns, reverse=True)
 
     def _submitted_ns(self, job_id: str) -> int:

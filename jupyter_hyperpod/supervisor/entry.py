@@ -64,6 +64,7 @@ class JobEntry:
         self.lost_head: ExitReport | None = None  # the journal may tell that it ended the job first
         self.journal = JournalWriter(job.events, WRITER)
         self._commands = follow_commands(job.commands)
+        self._told = 0  # problems of commands that are journaled
         self._done: set[tuple[str, int]] = set()
         self._plan: LaunchPlan | None = None
         self._newest_s = 0.0  # when the newest event was written
@@ -119,6 +120,10 @@ class JobEntry:
                     self.rest_until_s = 0.0
             if (command.writer, command.seq) not in self._done:
                 yield command
+        if not self.started:  # its coordinator will tell
+            for problem in self._commands.problems[self._told :]:
+                self.warn(f"commands: {problem}")
+            self._told = len(self._commands.problems)
 
     def done(self, command: Command, ok: bool, reason: str) -> None:
         """Journal that `command` has been carried out, or why not."""

@@ -1,7 +1,8 @@
-"""Users of the operating system: their names, and the one of this process."""
+"""Users and groups of the operating system: their names, their members, and the user of this process."""
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 
@@ -17,3 +18,28 @@ def user_name(uid: int) -> str:
 def own_name() -> str:
     """The login name of the user of this process."""
     return user_name(os.geteuid())
+
+
+def group_name(gid: int) -> str:
+    """The name of a group; ``gid-N`` where the system has none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid-{gid}"
+
+
+def group_id(name: str) -> int | None:
+    """The number of a group that is named, or given as a number; None for an unknown name."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdigit() and int(name) < 2**32 - 1 else None
+
+
+def belongs(uid: int, gid: int) -> bool | None:
+    """Whether the system's list of users puts a user in a group; None for a user whom the list lacks."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return None
+    return gid in os.getgrouplist(user.pw_name, user.pw_gid)

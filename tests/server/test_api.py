@@ -215,7 +215,7 @@ class Ada(PasswordIdentityProvider):
     """A server of several people, such as JupyterHub's, knows their names."""
 
     def generate_anonymous_user(self, handler: object) -> User:
-        return User("ada", "Ada Lovelace", "Ada\nLovelace")
+        return User("ada-l", "Ada Lovelace", "Ada\nLovelace")
 
 
 SERVER_OF_SEVERAL = {"jpserver_extensions": {"jupyter_hyperpod": True}, "identity_provider_class": Ada}
@@ -226,8 +226,8 @@ async def test_commands_name_the_person_that_jupyter_knows(api: Api, make_job: M
     job = make_job()
     assert (await api("POST", f"/jobs/{job.id}/stop"))[0] == 202
     (command,) = follow_commands(job.commands).poll()
-    assert command.data["by"] == {"user": own_name(), "uid": os.geteuid(), "identity": "Ada Lovelace"}
-    assert command.data["reason"] == f"stopped by Ada Lovelace ({own_name()})"
+    assert command.data["by"] == {"user": own_name(), "uid": os.geteuid(), "identity": "ada-l"}
+    assert command.data["reason"] == f"stopped by ada-l ({own_name()})"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""Two people at one server, whom an authorizer gives different rights: each handler, each verb, no wrong answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jupyter_server.auth import User
+from jupyter_server.auth.identity import PasswordIdentityProvider
+from tornado.httpclient import HTTPClientError
+
+from jupyter_hyperpod.server.handlers import ROOT
+from jupyter_hyperpod.storage.journal import follow_commands
+from tests.server.conftest import Api, MakeJob
+from tests.server.test_api import FILE, operations, resource_of
+
+KINDS = [f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files")]
+RIGHTS: dict[str, set[tuple[str, str]]] = {
+    "reader": {("read", kind) for kind in KINDS},
+    "operator": {("read", kind) for kind in KINDS} | {("write", "jupyter_hyperpod.jobs")},
+}
+HEADER = "X-Person"
+
+
+class TwoPeople(PasswordIdentityProvider):
+    """The header of a request, whose token is checked first, says who asks."""
+
+    def generate_anonymous_user(self, handler: Any) -> User:
+        name = handler.request.headers.get(HEADER, "")
+        return User(name, name.title(), "The same name")
+
+
+SERVER = {"jpserver_extensions": {"jupyter_hyperpod": True}, "identity_provider_class": TwoPeople}
+
+
+@pytest.mark.parametrize("server_config", [{"ServerApp": SERVER}])
+async def test_each_person_gets_what_the_authorizer_allows(
+    openapi: dict[str, Any], api: Api, jp_serverapp: Any, jp_fetch: Any, jp_ws_fetch: Any, make_job: MakeJob
+) -> None:
+    class PerPerson(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        rights = RIGHTS
+
+        def is_authorized(self, handler: Any, user: User, action: str, resource: str) -> bool:
+            return (action, resource) in self.rights[user.username]
+
+    jp_serverapp.web_app.settings["authorizer"] = PerPerson(parent=jp_serverapp)
+    job, wrong, tried = make_job(nodes=2), [], 0
+    rights = [*RIGHTS.items(), ("nobody", set[tuple[str, str]]())]
+    for kind in KINDS:  # one person per single right, too
+        rights += [(f"{action}-{kind}", {(action, kind)}) for action in ("read", "write")]
+    PerPerson.rights = dict(rights)
+    for person, allowed in rights:
+        for method, path in operations(openapi):
+            action, resource = ("read" if method == "GET" else "write"), resource_of(path)
+            place, header = path.format(id=job.id, path=FILE), {HEADER: person}
+            expected = (action, resource) in allowed
+            if path == "/stream":
+                found = await _opens(jp_ws_fetch, person)
+            elif expected and method != "GET":
+                # the body is refused, which is after the authorizer: nothing is changed
+                status, answer = await api(
+                    method,
+                    path.format(id=job.id, path=FILE),
+                    b"{",
+                    headers={HEADER: person},
+                    allow_nonstandard_methods=True,
+                )
+                found = not (status == 403 and "not authorized" in answer["message"])
+            elif path == "/metrics":  # its answer is not JSON
+                found = await _reads(jp_fetch, path, person)
+            else:
+                status, answer = await api(method, place, headers=header)
+                found = not (status == 403 and "not authorized" in str(answer))
+            tried += 1
+            if found != expected:
+                wrong.append((person, method, path, found))
+    assert wrong == []
+    assert tried == len(rights) * len(operations(openapi)) and tried > 200
+    assert follow_commands(job.commands).poll() == []
+
+
+async def _reads(jp_fetch: Any, path: str, person: str) -> bool:
+    try:
+        await jp_fetch(*f"{ROOT}{path}".strip("/").split("/"), headers={HEADER: person})
+    except HTTPClientError as error:
+        assert error.code == 403
+        return False
+    return True
+
+
+async def _opens(jp_ws_fetch: Any, person: str) -> bool:
+    try:
+        socket = await jp_ws_fetch(*ROOT.strip("/").split("/"), "stream", headers={HEADER: person})
+    except HTTPClientError as error:
+        assert error.code == 403
+        return False
+    socket.close()
+    return True
+
+
+@pytest.mark.parametrize("server_config", [{"ServerApp": SERVER}])
+async def test_a_command_carries_the_user_name_of_the_identity_provider(api: Api, make_job: MakeJob) -> None:
+    """Two people may show the same name; their user names differ."""
+    job = make_job(nodes=2)
+    for person in ("operator", "reader"):
+        assert (await api("POST", f"/jobs/{job.id}/stop", headers={HEADER: person}))[0] == 202
+    assert [command.data["by"]["identity"] for command in follow_commands(job.commands).poll()] == [
+        "operator",
+        "reader",
+    ]
