@@ -147,7 +147,7 @@ def delete(store: Store, job_id: str) -> None:
     try:
         os.rename(path, gone)  # at once for everybody; a deletion that is interrupted leaves no half of a job
         for left in store.jobs.glob(f"{DELETED}*"):
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=left != gone)  # what a member left in an earlier one stays
     except OSError as error:
         raise StoreError(f"{job_id} cannot be deleted: {error.strerror or error}") from error
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from jupyter_hyperpod.control import cluster, housekeeping, jobs
 from jupyter_hyperpod.core.events import Command, encode
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage import member_files, sharing
+from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import JournalFollower, command_writer, event_writer, follow_commands
 from jupyter_hyperpod.storage.member_files import MEMBERS
 from jupyter_hyperpod.storage.store import JobStore, Store
@@ -30,10 +33,17 @@ SECRETS = ("secret", "environment")
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> JobStore:
+def open_path() -> Iterator[Path]:
+    """A directory that other users reach: a pytest that starts meanwhile would close one of pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def shared(open_path: Path) -> JobStore:
     """A job in a store of OWNER, shared with READERS and OPERATORS; a second job is made after the sharing."""
-    pass_through(tmp_path)
-    root = tmp_path / "store"
+    pass_through(open_path)
+    root = open_path / "store"
     root.mkdir(mode=0o700)
     os.chown(root, OWNER, OWNER)
 
@@ -49,10 +59,13 @@ def shared(tmp_path: Path) -> JobStore:
 
 def _make(store: Store, name: str) -> str:
     job = store.create_job(
-        JobSpec(name=name, cell_digest=store.put_cell(SOURCE), nodes=2, elastic=None, env={"TOKEN": "xyzzy"})
+        JobSpec(
+            name=name, cell_digest=store.put_cell(f"{SOURCE}  # {name}"), nodes=2, elastic=None, env={"TOKEN": "xyzzy"}
+        )
     )
     with event_writer(job.events, "control") as journal:
         journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
+    FoldedJournal(job).save()
     return job.id
 
 
@@ -128,8 +141,14 @@ def test_who_may_open_what(shared: JobStore) -> None:
     as_user(OWNER, lambda: cluster_files(root))
     for job in (shared, second(shared)):
         inside = job.path
-        readable = [inside / "spec.json", *inside.glob("events/*.jsonl"), *root.glob("cells/*"), root / "sharing.json"]
-        assert len(readable) >= 4
+        readable = [
+            inside / "spec.json",
+            inside / "view.json",
+            *inside.glob("events/*.jsonl"),
+            *root.glob("cells/*"),
+            root / "sharing.json",
+        ]
+        assert len(readable) == 6
         private = [*(inside / name for name in SECRETS), *(root / "cluster").glob("supervisor.*")]
         assert len(private) == 4
         for path in (*readable, *private):
@@ -140,7 +159,7 @@ def test_who_may_open_what(shared: JobStore) -> None:
                 assert writes == (uid == OWNER), (path, uid)
         for path in [root, *(path for path in root.rglob("*") if path.is_dir())]:
             for uid in (STRANGER, READER, OPERATOR):
-                made = tried(uid, lambda path=path: (path / "planted").mkdir() or (path / "planted").rmdir())
+                made = tried(uid, partial(plant_directory, path))
                 assert made == (uid == OPERATOR and path.name == MEMBERS), (path, uid)
 
 
@@ -149,11 +168,18 @@ def cluster_files(root: Path) -> None:
         os.close(os.open(root / "cluster" / name, os.O_CREAT | os.O_WRONLY, 0o600))
 
 
+def plant_directory(path: Path) -> None:
+    (path / "planted").mkdir()
+    (path / "planted").rmdir()
+
+
 def tried(uid: int, act: Callable[[], Any]) -> bool:
-    return not isinstance(as_user(uid, act), str)
+    answer = as_user(uid, act)
+    assert not isinstance(answer, str) or answer.startswith("PermissionError"), answer
+    return not isinstance(answer, str)
 
 
-def test_a_store_that_is_not_shared_is_refused_in_words(shared: JobStore, tmp_path: Path) -> None:
+def test_a_store_that_is_not_shared_is_refused_in_words(shared: JobStore) -> None:
     root = shared.path.parent.parent
     text = as_user(STRANGER, lambda: jobs.list_jobs(Store(root)))
     assert "belongs to uid-61001, who does not share it with you; ask uid-61001 to run" in text
@@ -241,7 +267,7 @@ def test_what_only_the_product_writes_is_taken_out(shared: JobStore) -> None:
     assert scale.writer.startswith("member-")
 
 
-def test_links_pipes_and_directories_are_not_opened(shared: JobStore, tmp_path: Path) -> None:
+def test_links_pipes_and_directories_are_not_opened(shared: JobStore) -> None:
     members = shared.commands / MEMBERS
     os.chown(shared.path / "secret", OWNER, OWNER)
 
@@ -335,6 +361,15 @@ def test_a_user_known_to_be_in_no_such_group_is_refused(shared: JobStore) -> Non
     os.chown(shared.commands / MEMBERS / "control.0a0b0c0d.jsonl", 65534, 65534)
     found, problems = received(shared)
     assert found == [] and "nobody is not in the group gid-62002" in problems[0]
+
+
+def test_what_a_member_leaves_behind_stops_no_later_deletion(shared: JobStore) -> None:
+    root = shared.path.parent.parent
+    as_user(OPERATOR, lambda: (shared.commands / MEMBERS / "mine" / "deep").mkdir(parents=True))
+    other = second(shared).id
+    assert "cannot be deleted: Permission denied" in as_user(OWNER, lambda: housekeeping.delete(Store(root), shared.id))
+    assert as_user(OWNER, lambda: housekeeping.delete(Store(root), other)) is None
+    assert Store(root).job_ids() == []
 
 
 def test_private_again(shared: JobStore) -> None:
