@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from ..core.errors import Conflict, HyperpodError, SpecError, StoreError
@@ -147,7 +148,10 @@ def delete(store: Store, job_id: str) -> None:
     try:
         os.rename(path, gone)  # at once for everybody; a deletion that is interrupted leaves no half of a job
         for left in store.jobs.glob(f"{DELETED}*"):
-            shutil.rmtree(left, ignore_errors=left != gone)  # what a member left in an earlier one stays
+            if left != gone:
+                with suppress(OSError):  # a directory that a member made in it stays
+                    shutil.rmtree(left)
+        shutil.rmtree(gone)
     except OSError as error:
         raise StoreError(f"{job_id} cannot be deleted: {error.strerror or error}") from error
 
