@@ -111,7 +111,7 @@ class Supervisor:
             self._serve(self.lock.before if left_behind else 0)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
-        if self.stopping and self.succession.turn and not self.succession.over:
+        if self.stopping and self.succession.turn and self.succession.holds():
             self._end_everything()
         elif self.stopping or self.succession.over:
             self.host.close()  # what is elsewhere is the business of another host

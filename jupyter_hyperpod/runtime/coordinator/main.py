@@ -76,13 +76,12 @@ class Coordinator:
         """Serve until the job has ended, or another host serves it; returns the exit status."""
         try:
             self._serve()
+            return self._end()
         except Replaced as error:
-            self.reporter.write(
-                "warning.raised", {"text": f"the coordinator of turn {self.context.turn} ends: {error}"}
-            )
+            text = f"the coordinator of turn {self.context.turn} ends: {error}"
+            self.reporter.write("warning.raised", {"text": text})
             self.reporter.close()
             return 0
-        return self._end()
 
     def _serve(self) -> None:
         listener = self._listen()
