@@ -148,7 +148,8 @@ class _Crowd:
 
         Raises TimeoutError after `FORM_S` and ``more_s``.
         """
-        deadline_s = time.monotonic() + FORM_S + more_s
+        limit_s = FORM_S + more_s
+        deadline_s = time.monotonic() + limit_s
         while time.monotonic() < deadline_s:
             for channel in self._channels:
                 for told in channel.receive():
@@ -159,7 +160,7 @@ class _Crowd:
             if sum(count for count, _ in there) == members:
                 return max(at_s for _, at_s in there)
             select.select(self._channels, [], [], 1.0)
-        raise TimeoutError(f"generation {generation} of {members:,} members did not form within {FORM_S + more_s:.0f} s")
+        raise TimeoutError(f"generation {generation} of {members:,} members did not form within {limit_s:.0f} s")
 
 
 def _cpu_s(pid: int) -> float:
