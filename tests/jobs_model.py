@@ -39,7 +39,7 @@ from jupyter_hyperpod.runtime.coordinator.commands import obey
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
 from jupyter_hyperpod.runtime.coordinator.job_state import so_far
 from jupyter_hyperpod.runtime.coordinator.phase import Phase
-from jupyter_hyperpod.runtime.payload_by_rank import is_packed, unpacked
+from jupyter_hyperpod.runtime.payload_by_rank import PackedReader, is_packed
 from jupyter_hyperpod.runtime.protocol import facts, orders
 from jupyter_hyperpod.runtime.protocol.codec import Message, decode, encode
 from jupyter_hyperpod.storage.store import JobStore
@@ -135,7 +135,7 @@ class Line:
             self.said.append(message)
 
     def send_encoded(self, payload: bytes) -> None:
-        self.send(json.loads(unpacked(payload, 1 << 20) if is_packed(payload) else payload))
+        self.send(json.loads(PackedReader().read(payload, 1 << 20) if is_packed(payload) else payload))
 
 
 @dataclass

@@ -63,7 +63,7 @@ def test_a_value_of_ones_own_environment_is_never_a_reference(monkeypatch: pytes
     "value", [f"@vault:{SECRET}", f"@file:{SECRET}", f"@env:{SECRET}!", "@file:", "@env:", "@env:A-B"]
 )
 def test_a_reference_that_no_node_could_follow_is_refused(value: str) -> None:
-    with pytest.raises(SpecError, match="expected @file:PATH or @env:NAME|reference @(file|env): needs") as error:
+    with pytest.raises(SpecError, match="did you mean @file:PATH or @env:NAME|reference @(file|env): needs") as error:
         asked("--env", f"A={value}")
     assert SECRET not in str(error.value)
 
@@ -143,6 +143,21 @@ def test_only_a_node_fetches(store: Store, tmp_path: Path, monkeypatch: pytest.M
     assert files_with(store.root, SECRET) == []
 
 
+@pytest.mark.parametrize(
+    "text", ["@FILE:/a", "@File:/a", "@file/a", " @file:/a", "@ file:/a", "@fiel:/a", "@env", "@ENV:A"]
+)
+def test_what_is_nearly_a_reference_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(SpecError, match="did you mean @file:") as refused:
+        EnvReference.parse(text)
+    assert text not in str(refused.value).replace("@env:NAME", "")
+
+
+@pytest.mark.parametrize("text", ["", "@", "@/a", "file:/a", "a@file:/b", "p@ss:word", "@files", "@2x:y"])
+def test_other_values_stay_what_they_are(text: str) -> None:
+    assert EnvReference.parse(text) is None
+
+
+@pytest.mark.slow
 def test_a_job_fails_where_a_node_cannot_fetch_a_value(shared_cluster: Store, tmp_path: Path) -> None:
     path = tmp_path / secrets.token_hex(8)
     job_id = jobs.submit(

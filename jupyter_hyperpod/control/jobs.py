@@ -14,10 +14,11 @@ from typing import Any
 
 from ..backends import load
 from ..backends.types import SHARED_NETWORK
+from ..core import member_commands
 from ..core.backends import DEFAULT_BACKEND
 from ..core.elastic import ElasticRange
-from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
-from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, THROTTLE_LIMIT, THROTTLE_LIMIT_S, Event
+from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, ProtocolError, SpecError, StoreError
+from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, THROTTLE_LIMIT, THROTTLE_LIMIT_S, Command, Event
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
 from ..core.people import Person, shown
@@ -287,11 +288,22 @@ def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], ident
     commands = store.job(view["id"]).commands
     place = place_of_commands(commands)
     more = {} if place == commands else {"job": view["id"]}  # so that it passes for no other job's
+    if more:
+        _check_member(kind, {**data, **more}, person(identity))
     with command_writer(place, "control") as journal:
         by = replace(person(identity), uid=journal.owner())
         journal.append(kind, {**data, **more, "by": by.to_json()}, durable=True)
     with suppress(ClusterError):
         cluster.poke(store, view["id"])
+
+
+def _check_member(kind: str, data: Mapping[str, Any], by: Person) -> None:
+    """Raise SpecError at once for what the receiver would refuse from a member of a group."""
+    command = Command("control", 1, time.time(), kind, {**data, "by": by.to_json()})
+    try:
+        member_commands.accepted(command, str(data["job"]), "control", by)
+    except ProtocolError as error:
+        raise SpecError(str(error)) from None
 
 
 def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, timeout_s: float = 60.0) -> View:

@@ -16,6 +16,7 @@ SCHEMES = {
     "env": "NAME, a variable in the environment of the node's own process",
 }
 _REFERENCE = re.compile(r"@([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
+_NEARLY = re.compile(rf"\s*@\s*(?:[A-Za-z][\w+.-]*\s*:|(?:{'|'.join(SCHEMES)})\b)", re.IGNORECASE)
 FORMS = " or ".join(f"@{scheme}:{what.partition(',')[0]}" for scheme, what in SCHEMES.items())
 
 
@@ -31,15 +32,19 @@ class EnvReference:
 
     @classmethod
     def parse(cls, text: str) -> EnvReference | None:
-        """Read ``@SCHEME:PLACE``; None for any other text. Raises SpecError, which never shows an unknown text."""
-        if (found := _REFERENCE.match(text)) is None:
+        """Read ``@SCHEME:PLACE``; None for any other text.
+
+        Raises SpecError for what looks like a reference and is none; it never shows the text, which may be a secret.
+        """
+        found = _REFERENCE.match(text)
+        if (found is None or found[1] not in SCHEMES) and _NEARLY.match(text):
+            raise SpecError(
+                f"the value looks like a reference; did you mean {FORMS}? If the value itself begins so, export the "
+                "variable in your shell and give only its name"
+            )
+        if found is None:
             return None
         scheme, place = found[1], found[2]
-        if scheme not in SCHEMES:  # not shown: it may be a secret
-            raise SpecError(
-                f"a value that begins with @ and a word is a reference; expected {FORMS}. A value that really begins "
-                "so is given by its name alone: it is taken from your own environment"
-            )
         fits = {"file": place.startswith(("/", "~/")) and "\0" not in place, "env": is_env_name(place)}
         if not fits[scheme]:
             raise SpecError(f"a reference @{scheme}: needs {SCHEMES[scheme]}")

@@ -15,6 +15,7 @@ from ..backends.types import ExitReport
 from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command, done
 from ..core.spec import LaunchPlan
+from ..storage.environment import UNRESOLVED
 from ..storage.journal import follow_commands
 from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
@@ -184,11 +185,13 @@ class JobEntry:
     def agent_failed(self, node: str, lived_s: float, status: int | None, standing: bool, now_s: float) -> str:
         """Count it; return why the job is to be given up, if it is.
 
-        ``standing``: others of its processes have been running for long. Where those are replicas, one that cannot
-        start takes nothing from them: it is tried again and again, at last once a minute.
+        ``standing``: others of its processes have been running for long. Where those are replicas, or one cannot fetch
+        a secret, it takes nothing from them: it is tried again and again, at last once a minute.
         """
         self.agents = self.agents.after(lived_s, status)
-        limit = AGENT_QUICK_LIMIT if self.spec.serve is None else sys.maxsize if standing else REPLICA_QUICK_LIMIT
+        limit = AGENT_QUICK_LIMIT if self.spec.serve is None else REPLICA_QUICK_LIMIT
+        if standing and (self.spec.serve is not None or status == UNRESOLVED):
+            limit = sys.maxsize
         if reason := self.agents.too_many(self.spec.max_restarts, limit):
             return f"the agent on {node} ended with status {status}: {reason}; {self.log_tail(node)}"
         self.rest_until_s = now_s + (self.agents.pause_s() if self.agents.quick > 1 else 0.0)

@@ -78,9 +78,11 @@ class ProcessEnds:
     def _count_agent(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]
         standing = any(now_s - since_s > QUICK_S for since_s in born_s)
-        if report.status == UNRESOLVED and not (standing and entry.spec.serve):  # it would be the same again
-            self._give_up(entry, "failed", entry.last_line(report.node))
-            return
+        if report.status == UNRESOLVED:
+            if not standing:  # it would be the same again
+                self._give_up(entry, "failed", entry.last_line(report.node))
+                return
+            entry.warn(f"{entry.last_line(report.node)}; the others go on without it")
         if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
             self._give_up(entry, "failed", reason)
 
