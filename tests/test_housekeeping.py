@@ -92,3 +92,30 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next(store: Store, m
     assert [name.startswith(DELETED) for name in sorted(os.listdir(store.jobs))] == [True, False]
     housekeeping.delete(store, two)
     assert os.listdir(store.jobs) == []
+
+
+def cell_of(store: Store, source: str, hours_ago: float = 2.0) -> str:
+    digest = store.put_cell(source)
+    at_s = time.time() - hours_ago * 3600.0
+    os.utime(store.cells / digest, (at_s, at_s))
+    return digest
+
+
+def test_the_source_of_deleted_jobs_goes_and_that_of_others_stays(store: Store) -> None:
+    gone, kept, fresh = (cell_of(store, text, hours) for text, hours in (("a", 2.0), ("b", 2.0), ("c", 0.5)))
+    again = cell_of(store, "d")
+    store.create_job(JobSpec(name="kept", cell_digest=kept, nodes=1))
+    assert store.put_cell("d") == again, "it is submitted once more: a job will need it"
+    ended = job(store, "ended", "succeeded")
+    assert main(["delete", ended]) == 0
+    assert sorted(os.listdir(store.cells)) == sorted([kept, fresh, again])
+    assert gone not in os.listdir(store.cells)
+
+
+def test_no_source_goes_while_a_job_cannot_be_read(store: Store) -> None:
+    digest = cell_of(store, "a")
+    broken = store.create_job(JobSpec(name="broken", cell_digest=digest, nodes=1))
+    (broken.path / "spec.json").write_text("{")
+    ended = job(store, "ended", "succeeded")
+    assert main(["delete", ended]) == 0
+    assert os.listdir(store.cells) == [digest]

@@ -26,7 +26,7 @@ from . import lookup
 from .text_tables import Answer, Table
 
 VERBS = {
-    "delete": "delete jobs that have ended: their journals, output and specification",
+    "delete": "delete jobs that have ended: their journals, output, specification and code",
     "prune": "delete all jobs that ended long ago",
     "share": "share the store with a group of this system, or show with whom it is shared",
 }
@@ -111,6 +111,7 @@ def _delete(store: Store, job_ids: list[str]) -> Answer:
     found = [_ended(store, job_id) for job_id in dict.fromkeys(job_ids)]  # all or none: a typo deletes nothing
     for job in found:
         delete(store, job.job_id)
+    store.forget_cells()
     return Answer([_record(job) for job in found], lines=[_sentence(found, "deleted")])
 
 
@@ -120,7 +121,7 @@ def _prune(store: Store, options: argparse.Namespace) -> Answer:
     old = choose(store, age_s, options.state or TERMINAL_STATES, options.keep)
     rows = [(job.job_id, job.state, format_duration(now_s - job.ended_s), format_bytes(job.size)) for job in old]
     nothing = f"no job ended more than {options.older_than} ago"
-    table = Table(("JOB", "STATE", ">ENDED BEFORE", ">SIZE"), rows, nothing)
+    table = Table(("JOB", "STATE", ">ENDED AGO", ">SIZE"), rows, nothing)
     lines = [_sentence(old, "would be deleted" if options.dry_run else "deleted")] if old else []
     return Answer([_record(job) for job in old], table, lines)
 
@@ -137,6 +138,7 @@ def delete_old(store: Store, age_s: float, states: Collection[str] = TERMINAL_ST
     old = old_jobs(store, age_s, states, keep)
     for job in old:
         delete(store, job.job_id)
+    store.forget_cells()
     return old
 
 

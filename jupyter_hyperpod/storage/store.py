@@ -27,6 +27,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ from .sharing import open_job, owner_elsewhere, sharing_of
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
+CELLS_KEPT_S = 3600.0
 DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
@@ -223,9 +225,24 @@ class Store:
                 "put data in a file on shared storage and read it from there"
             )
         digest = hashlib.sha256(content).hexdigest()
-        if not (self.cells / digest).exists():
+        try:
+            os.utime(self.cells / digest)  # a job is about to be made of it: `forget_cells` leaves it alone
+        except OSError:
             write_readable(self.cells / digest, content)
         return digest
+
+    def forget_cells(self) -> None:
+        """Remove the source of cells of which no job is left, an hour after the last submission. Raises StoreError."""
+        try:
+            known = {self.job(job_id).spec().cell_digest for job_id in self.job_ids()}
+        except (SpecError, NotFound):
+            return  # a job that cannot be read may need any of them
+        before_s = time.time() - CELLS_KEPT_S
+        with _store_errors("remove sources from", self.cells):
+            for path in self.cells.iterdir():
+                unused = _DIGEST.fullmatch(path.name) and path.name not in known
+                if unused and path.stat().st_mtime < before_s:
+                    path.unlink(missing_ok=True)
 
     def cell(self, digest: str) -> str:
         """Return a cell's source; raises NotFound."""
