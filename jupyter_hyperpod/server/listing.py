@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -30,10 +31,18 @@ def listed_fields(topic: Topic, before: View | None, now_s: float) -> View:
 
 
 def trend_of(history: list[Any]) -> list[list[Any]]:
-    """At most `TREND_POINTS` of a history, evenly, the last one among them: steps and losses of five digits."""
+    """At most `TREND_POINTS` of a history, evenly, the last one among them: steps and losses of five digits.
+
+    A loss that is no finite number is None. One job with strange events must not keep the others from the list.
+    """
     every = -(-len(history) // TREND_POINTS) or 1
-    points = history[::-1][::every][::-1]
-    return [[step, loss if loss is None else float(f"{loss:.5g}")] for step, loss, *_ in points]
+    return [[row[0], _rounded(row[1])] for row in history[::-1][::every][::-1]]
+
+
+def _rounded(loss: Any) -> float | None:
+    if not isinstance(loss, int | float) or not math.isfinite(loss):
+        return None
+    return float(f"{loss:.5g}")
 
 
 class JobsList:

@@ -23,7 +23,7 @@ from tornado.websocket import websocket_connect
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import BULK, View, fold_all, new_cluster_view, new_job_view
 from jupyter_hyperpod.server.extension import STATE_CHANGED, HyperpodExtension
-from jupyter_hyperpod.server.listing import CHANGES_KEPT, LIST_S, MOVING_S, TREND_POINTS, JobsList, JobsReader
+from jupyter_hyperpod.server.listing import CHANGES_KEPT, LIST_S, MOVING_S, TREND_POINTS, JobsList, JobsReader, trend_of
 from jupyter_hyperpod.storage.journal import RecordWriter, event_writer, read_events
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
@@ -627,3 +627,11 @@ async def test_a_topic_that_cannot_be_read_any_more_closes_the_socket(
     await client.subscribe(job.id, cursors={job.id: {}})
     assert await asyncio.wait_for(client.socket.read_message(), 10) is None
     assert client.socket.close_code == 1011
+
+
+def test_a_strange_loss_keeps_no_job_from_the_list() -> None:
+    rows = [[1, 2.123456789, 4], [2, "2.0", 4], [3, None, 4], [4, float("nan"), 4], [5, {"no": "number"}, 4]]
+    assert trend_of(rows) == [[1, 2.1235], [2, None], [3, None], [4, None], [5, None]]
+    assert trend_of([]) == []
+    points = trend_of([[step, float(step)] for step in range(1000)])
+    assert len(points) <= TREND_POINTS and points[-1] == [999, 999.0]
