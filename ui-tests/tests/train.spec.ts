@@ -109,10 +109,14 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
 
   await test.step('the server is restarted, the output is live again', async () => {
     noise.ignore = true;
-    // JupyterLab's own dialog, whenever it comes.
+    // JupyterLab's own dialogs, whenever they come.
     await page.addLocatorHandler(
       page.getByText('Server Connection Error'),
       () => page.getByRole('button', { name: 'Close', exact: true }).click()
+    );
+    await page.addLocatorHandler(
+      page.locator('dialog[aria-label^="Cannot open"]'),
+      () => page.getByRole('button', { name: 'Dismiss', exact: true }).click()
     );
     await server.stop();
     await expect(card.getByText('Trying again')).toBeVisible();
