@@ -56,10 +56,10 @@ export interface IDecision {
 /** An error of a rank's program; journals of other versions may lack fields. */
 export type IUserError = IFacts['user.error'];
 
-/** `[step, loss, time_s, world_size]` */
 /** A step and its loss. */
 export type TrendPoint = readonly [number, number | null, ...number[]];
 
+/** `[step, loss, time_s, world_size]` */
 export type HistoryPoint = [number, number | null, number, number];
 
 /** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
