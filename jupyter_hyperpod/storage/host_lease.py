@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..core.errors import StoreError
-from .store import Store, private_directory
+from .store import Store, create_first, private_directory
 
 RECORD, FIRST_HOST, CLAIMS, OTHER_HOSTS = "lease", "host", "turns", "on"
 RENEW_S = 0.5
@@ -43,6 +43,10 @@ class LeaseRecord:
     machine: str = ""
     place: str = "."
 
+    def is_of(self, host: str, machine: str) -> bool:
+        """Whether a host of this name or this boot wrote it."""
+        return _same(self.host, self.machine, host, machine)
+
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode().ljust(_SIZE - 1) + b"\n"
 
@@ -63,7 +67,12 @@ def this_machine() -> str:
 
 def is_here(host: str, machine: str) -> bool:
     """Whether a host of this name and boot is the one on which this process runs."""
-    return host == this_host() or (machine != "" and machine == this_machine())
+    return _same(host, machine, this_host(), this_machine())
+
+
+def _same(host: str, machine: str, other_host: str, other_machine: str) -> bool:
+    """A host may be renamed or rebooted, but not both at once."""
+    return host == other_host or (machine != "" and machine == other_machine)
 
 
 def is_elsewhere(record: LeaseRecord | None) -> bool:
@@ -96,7 +105,7 @@ def write(store: Store, record: LeaseRecord) -> None:
 
 def claim(store: Store, turn: int) -> bool:
     """True for the one host that may take this turn. Raises StoreError."""
-    return _create(private_directory(store.cluster / CLAIMS) / str(turn))
+    return create_first(private_directory(store.cluster / CLAIMS) / str(turn))
 
 
 def forget_claims(store: Store, turn: int) -> None:
@@ -127,17 +136,7 @@ def settle_first_host(store: Store) -> Path:
 
     Raises StoreError.
     """
-    path = store.cluster / FIRST_HOST
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, f"{this_host()} {this_machine()}\n".encode())
-        finally:
-            os.close(file)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    create_first(store.cluster / FIRST_HOST, f"{this_host()} {this_machine()}\n".encode())
     return private_directory(directory_of_host(store))
 
 
@@ -189,13 +188,3 @@ def served_by(store: Store, patience_s: float = LEASE_S) -> str:
             return now.host if is_elsewhere(now) else ""
         time.sleep(LOOK_S)
     return ""
-
-
-def _create(path: Path) -> bool:
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
-    return True

@@ -105,6 +105,20 @@ def private_directory(path: Path) -> Path:
     return path
 
 
+def create_first(path: Path, content: bytes = b"") -> bool:
+    """True only for the one process, of all hosts, that creates this private file. Raises StoreError."""
+    with _store_errors("write", path):
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return False
+        try:
+            os.write(file, content)
+        finally:
+            os.close(file)
+    return True
+
+
 class JobStore:
     """One job's directory."""
 
@@ -153,13 +167,7 @@ class JobStore:
 
     def claim(self, name: str) -> bool:
         """True only for the first process that ever claims ``name``. Raises StoreError."""
-        path = private_directory(self.path / "claims") / name
-        with _store_errors("write", path):
-            try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            except FileExistsError:
-                return False
-        return True
+        return create_first(private_directory(self.path / "claims") / name)
 
 
 class Store:

@@ -52,7 +52,7 @@ class Succession:
         Call it several times per second: it takes `LEASE_S` until another host counts as lost.
         """
         record = host_lease.read(self._store)
-        other = record is not None and record.host != "" and not self._is_mine(record)
+        other = record is not None and record.host != "" and not record.is_of(self._host, self._machine)
         silent_s = self._observed.silent_s(record, now_s)
         if other and silent_s < LEASE_S and not at_once:
             self._stood_by = True
@@ -96,9 +96,6 @@ class Succession:
                 host_lease.write(self._store, LeaseRecord(self.turn, "", 0, 0))
             except StoreError:
                 pass  # another host has to wait for the end of the lease
-
-    def _is_mine(self, record: LeaseRecord) -> bool:
-        return record.host == self._host or (record.machine != "" and record.machine == self._machine)
 
     def _write(self, now_s: float) -> None:
         self._beat += 1
