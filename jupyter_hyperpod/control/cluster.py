@@ -76,13 +76,15 @@ def ensure_started(
     _check_shape(wanted)
     if isolated and (problem := load(DEFAULT_BACKEND).missing(isolated=True)):
         raise ClusterError(problem)
-    store.prepare()
     if standby and take_over:
         raise SpecError("--standby waits until the other host is lost, and --take-over does not wait: give one of them")
-    if standby_for(store) is not None and take_over:
+    store.prepare()
+    stands_by = standby_for(store) is not None
+    if stands_by and take_over:
         request(store, {"op": "take-over"})
         _until_served_here(store)
-    if _running(store, {} if standby_for(store) is not None else wanted):
+        stands_by = False
+    if _running(store, {} if stands_by else wanted):
         return ""
     if not (standby or take_over) and (host := host_lease.served_by(store)):
         return host
@@ -230,9 +232,8 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
     if not connectable(store):
-        directory = host_lease.directory_of_host(store)
-        sockets = [path.name for path in directory.glob("*.sock")]
-        if not any(name != SOCKET for name in sockets):
+        sockets = host_lease.directory_of_host(store).glob("*.sock")
+        if not any(path.name != SOCKET for path in sockets):
             raise ClusterError("no cluster is running" if not host_lease.elsewhere(store) else _nothing_here(store))
         ensure_started(store)
     answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
@@ -291,12 +292,8 @@ def _nothing_here(store: Store) -> str:
 
 def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subprocess.Popen[bytes]:
     arguments = ["--store", str(store.root), "--nodes", str(shape["nodes"]), "--spares", str(shape["spares"])]
-    arguments += [
-        "--queues",
-        json.dumps(shape["queues"]),
-        *(["--isolate-network"] if shape["isolated"] else []),
-        *flags,
-    ]
+    isolated = ["--isolate-network"] if shape["isolated"] else []
+    arguments += ["--queues", json.dumps(shape["queues"]), *isolated, *flags]
     path = private_directory(host_lease.directory_of_host(store)) / LOG
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -46,7 +46,8 @@ class PayloadByRank:
                 break
         self._text = json.dumps(found, separators=(",", ":")).encode()
         self._before, self._after = self._text.split(_MARK)
-        self._base = (before.digest, before._text) if before is not None else (b"", b"")
+        large = len(self._text) >= PACKED_FROM_BYTES  # others are never patched, and need no digest
+        self._base = (before.digest, before._text) if large and before is not None else (b"", b"")
 
     @cached_property
     def digest(self) -> bytes:

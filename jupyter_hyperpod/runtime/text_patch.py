@@ -70,7 +70,6 @@ def _pieces(before: bytes, after: bytes) -> list[tuple[int, int, bytes]]:
     known = {found[0]: found.start() for found in _TOKEN.finditer(before) if len(found[0]) >= WORTH_BYTES}
     pieces: list[tuple[int, int, bytes]] = []
     start = length = begun = 0
-    ended = 0  # of the last piece, in ``after``
     for found in _TOKEN.finditer(after):
         token, at = found[0], found.start()
         if length and at == begun + length and before[start + length : start + length + len(token)] == token:
@@ -78,5 +77,4 @@ def _pieces(before: bytes, after: bytes) -> list[tuple[int, int, bytes]]:
         elif (place := known.get(token)) is not None:
             pieces.append((start, length, after[begun + length : at]))
             start, length, begun = place, len(token), at
-    ended = begun + length
-    return [*pieces, (start, length, after[ended:])]
+    return [*pieces, (start, length, after[begun + length :])]

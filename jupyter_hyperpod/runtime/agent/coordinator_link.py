@@ -72,7 +72,8 @@ class CoordinatorLink:
         with suppress(OSError, ValueError):
             found = endpoint.read(self._context.endpoint_file)
             if found is not None and found.turn > self._turn:
-                self.exit_code = GIVEN_UP if found.elsewhere else None
+                if found.elsewhere:
+                    self.exit_code = GIVEN_UP
                 self._leave()
 
     def send(self, member: str, fact: Message) -> None:
