@@ -14,7 +14,7 @@ TELLING = ("state", "reason", "step", "world_size", "generation", "members", "wa
 
 
 class Client:
-    """One websocket. `views` are folded as a browser folds; `gaps` are the numbers that were left out."""
+    """One websocket. `views` are folded as a browser folds; `gaps` are the events that were left out."""
 
     def __init__(self, socket: Any) -> None:
         self.socket = socket
@@ -25,7 +25,7 @@ class Client:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.snapshots: list[str] = []
         self.messages = 0
-        self.gaps: list[str] = []
+        self.gaps: list[tuple[str, int]] = []
         self.unfoldable: list[dict[str, Any]] = []
 
     async def subscribe(self, *topics: str, cursors: dict[str, dict[str, int]] | None = None) -> None:
@@ -75,7 +75,7 @@ class Client:
         last = view["seen"].get(event["writer"], 0)
         assert event["seq"] > last, f"{event['writer']}:{event['seq']} came again or out of order after {last}"
         if event["seq"] != last + 1:
-            self.gaps.append(f"{event['writer']}:{last + 1}..{event['seq'] - 1}")
+            self.gaps += [(event["writer"], seq) for seq in range(last + 1, event["seq"])]
         try:
             apply(view, Event(**event))
         except UNFOLDABLE:
