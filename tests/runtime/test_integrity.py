@@ -91,6 +91,71 @@ def test_two_that_differ_stop(job: Submit, tmp_path: Path) -> None:
     assert "no node is fenced and nothing starts again" in reason
 
 
+@pytest.mark.parametrize(("what", "step"), [("parameter", STEP), ("optimizer", STEP + 1)])
+def test_of_four_members_three_outvote_one_whose_bit_flipped(
+    job: Submit, reference: Run, tmp_path: Path, what: str, step: int
+) -> None:
+    """They compare the model alone: what is wrong in the optimizer's state shows in the next step's model."""
+    tensor, name = STATE[what]
+    run = job(flipping(tmp_path / "done", 4, f"if now(2): flip({tensor})"), nodes=4)
+    run.finish()
+    assert blamed(run) == [("silent data corruption", 2)], run.story()
+    assert f"the state after step {step} of rank 2 " in diagnosis(run) and name in diagnosis(run)
+    assert "is not that of the 3 members that agree" in diagnosis(run)
+    run.same_as(reference)
+
+
+def test_a_bit_that_never_shows_in_the_model_is_found_when_the_whole_state_is_compared(
+    job: Submit, tmp_path: Path
+) -> None:
+    """Where the learning rate is 0, the optimizer's state changes and the model does not."""
+    still = "[{'params': model[:4].parameters()}, {'params': model[4].parameters(), 'lr': 0.0}]"
+    prepare = "import jupyter_hyperpod.policy.verdict as verdict; verdict.WHOLE_EVERY = 12"
+    strike = f"if now(1): flip({STATE['optimizer'][0]})"
+    source, calm = (
+        flipping(tmp_path / "done", 4, line, prepare).replace("model.parameters(), lr", f"{still}, lr")
+        for line in (strike, "pass")
+    )
+    run = job(source, nodes=4)
+    run.finish()
+    assert blamed(run) == [("silent data corruption", 1)], run.story()
+    assert "the state after step 11 of rank 1 " in diagnosis(run)
+    assert f"is not that of the 3 members that agree ({STATE['optimizer'][1]})" in diagnosis(run)
+    undisturbed = job(calm, nodes=1)
+    undisturbed.finish()
+    run.same_as(undisturbed)
+
+
+@pytest.mark.parametrize("every", ["every_s=0.05", "every_steps=7"])
+def test_a_checkpoint_is_of_a_state_that_was_compared_whole(
+    job: Submit, reference: Run, tmp_path: Path, every: str
+) -> None:
+    """Between two steps rank 0 would write what it has, also where the others have something else."""
+    compared = "from jupyter_hyperpod.runtime.session import integrity; reads = []"
+    place = f"checkpoint=hp.Checkpoint({str(tmp_path / 'checkpoints')!r}, {every}, at_end=False)"
+    noting = (
+        "own = session._integrity; whole = own._read; own._read = lambda: (reads.append(session.step), whole())[1]; "
+        "copied = session._checkpoints.on_copy; "
+        "session._checkpoints.on_copy = lambda: (print('copied', session.step, session.step - 1 in reads), copied())"
+    )
+    source = f"{compared}\n" + TRAIN.replace("seed=3,", f"seed=3, {place},")
+    run = job(source.replace("    for step in", f"    {noting}\n    for step in"), nodes=4, env={"PAUSE_S": "0.02"})
+    run.finish()
+    output = "".join(event.data["text"] for event in run.of_kind("output.written"))
+    printed = [line for line in output.splitlines() if line.startswith("copied")]
+    assert len(printed) > 1 and not any("False" in line for line in printed), printed
+    run.same_as(reference)
+
+
+def test_of_four_members_one_flips_while_another_is_killed(job: Submit, reference: Run, tmp_path: Path) -> None:
+    tensor, _ = STATE["parameter"]
+    strike = f"now(0) and flip({tensor}); now(3) and os.kill(os.getpid(), 9)"
+    run = job(flipping(tmp_path / "done", 4, strike), nodes=4)
+    run.finish()
+    assert ("silent data corruption", 0) in blamed(run), run.story()
+    run.same_as(reference)
+
+
 @pytest.mark.parametrize(("world", "rank"), [(2, 1), (3, 0)])
 def test_a_reduced_gradient_that_one_member_has_otherwise(
     job: Submit, reference: Run, tmp_path: Path, world: int, rank: int

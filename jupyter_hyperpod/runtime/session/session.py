@@ -59,7 +59,8 @@ class Session:
     gradient overflows. ``extra`` is registered: see `register`. A ``guard`` judges every step before it is
     applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
-    step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
+    step is applied, so that a flipped bit is found within one step (with four members or more, one in the optimizer's
+    state within two, or within 32 where it does not show in the model); a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
     checksums of all of them.
     ``order`` says which samples a step takes: "shuffled" (the default: another permutation in each epoch),
@@ -142,6 +143,7 @@ class Session:
         commits = Commits(group, sizes)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
         checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
+        integrity.saved_every, checkpoints.is_compared = checkpoints.every_steps, integrity.whole_compared
         between = Between(state, members_join())
         comparison = Comparison(Heap(own, sources), sources, self._carried, members_join(), group.warn)
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
@@ -323,7 +325,7 @@ class Session:
         where there is none.
         """
         update = self._resync.restore(None if no_later_than is None else no_later_than * self._execution.runs)
-        self._integrity.seal()
+        self._integrity.seal(self._resync.plan)
         self._loop.restored(update)
         return self.step
 
