@@ -20,7 +20,7 @@ from jupyter_hyperpod.loader.share import peers
 from jupyter_hyperpod.runtime.comm import mesh as collectives
 from jupyter_hyperpod.runtime.comm import rendezvous
 from jupyter_hyperpod.runtime.connection import HANDSHAKE_TIMEOUT_S, Channel
-from jupyter_hyperpod.runtime.coordinator.unauthenticated import MOST_STRANGERS, Strangers
+from jupyter_hyperpod.runtime.coordinator.unauthenticated import MOST_PLACES, MOST_STRANGERS, Strangers, places
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.system.json_lines import connect
 from tests.cells import train
@@ -231,3 +231,20 @@ def test_strangers_are_told_of_once_and_then_once_a_minute() -> None:
     finally:
         for channel in channels:
             channel.close()
+
+
+def test_all_agents_of_a_large_job_may_call_at_once_and_strangers_stay_bounded() -> None:
+    assert places(4, 1 << 20) == MOST_STRANGERS
+    assert places(10_000, 1 << 20) == MOST_PLACES
+    assert places(1000, 1024) == MOST_STRANGERS, "descriptors that members need are not given to strangers"
+    waiting = Strangers(lambda text: None, places(300, 1 << 20))
+    pairs = [socket.socketpair() for _ in range(301)]
+    channels = [Channel(here, bytes(32)) for here, _ in pairs]
+    try:
+        now = time.monotonic()
+        assert [gone for channel in channels[:300] for gone in waiting.called(channel, now)] == []
+        assert waiting.called(channels[300], now) == [channels[0]]
+    finally:
+        for channel, (_, there) in zip(channels, pairs, strict=True):
+            channel.close()
+            there.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -36,7 +37,7 @@ from .commands import obey
 from .controller import Controller
 from .job_state import CELL_KINDS, so_far
 from .phase import Phase
-from .unauthenticated import Strangers
+from .unauthenticated import Strangers, places
 
 TICK_S = 0.02
 TOUCH_S = 0.5
@@ -55,12 +56,13 @@ class Coordinator:
         self._told_to_terminate = False
         self.guests: set[Channel] = set()
         self.reporter = JournalWriter(context.job.events, "coordinator")
-        self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
         view = FoldedJournal(context.job).catch_up()
         self.reporter.follow(view["updated_s"] or 0.0)
         events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
         self._endpoint = OwnEndpoint(context.endpoint_file, context.turn)
         self.controller = Controller(context, view, self.reporter, *so_far(events), require_newest=self._endpoint.check)
+        most = places(self.controller.state.spec.nodes, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}), most)
         self.commands = follow_commands(context.job.commands)
         self._told = 0  # problems of commands that are journaled
         self._growth, self._growth_s = Growth(context.job), 0.0

@@ -7,9 +7,16 @@ from collections.abc import Callable
 
 from ..connection import HANDSHAKE_TIMEOUT_S, Channel
 
-MOST_STRANGERS = 128
+MOST_STRANGERS = 128  # in a job of no more nodes than this
+MOST_PLACES = 1024  # in any job: as many as the listener's queue holds
+SPARE_FILES = 128  # descriptors for journals and helpers
 MOST_BYTES = 32 << 20  # that all of them may have sent
 TELL_EVERY_S = 60.0
+
+
+def places(nodes: int, descriptors: int) -> int:
+    """How many callers may wait: all agents of a job may call at once, but its members' descriptors stay free."""
+    return max(MOST_STRANGERS, min(nodes, MOST_PLACES, descriptors - nodes - SPARE_FILES))
 
 
 class Strangers:
@@ -19,8 +26,9 @@ class Strangers:
     return the connections to close.
     """
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
+    def __init__(self, tell: Callable[[str], object], most: int = MOST_STRANGERS) -> None:
         self._tell = tell
+        self._most = most
         self._waiting: dict[Channel, None] = {}  # in the order of their calls
         self._told_s = -math.inf
         self._untold = 0
@@ -29,9 +37,9 @@ class Strangers:
     def called(self, channel: Channel, now: float) -> list[Channel]:
         """Somebody has connected."""
         self._waiting[channel] = None
-        if len(self._waiting) <= MOST_STRANGERS:
+        if len(self._waiting) <= self._most:
             return []
-        return self._dismiss([next(iter(self._waiting))], f"more than {MOST_STRANGERS} callers proved nothing", now)
+        return self._dismiss([next(iter(self._waiting))], f"more than {self._most} callers proved nothing", now)
 
     def heard(self, channel: Channel, now: float) -> list[Channel]:
         """Somebody has said something: from who has proved the secret, nothing more is asked."""
