@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from ..control import jobs, lookup, report, watch
@@ -12,6 +13,7 @@ from ..control.sentences import event_sentence
 from ..control.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice
+from ..core.errors import SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
@@ -72,12 +74,16 @@ def _say_end(view: View, terminal: Terminal) -> None:
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     views = jobs.list_jobs(store)
     record = [summary(view) for view in views]
-    return terminal.answer(options, record, report.jobs_table(views).render(terminal.paint))
+    shown, older = report.newest(views, len(views) if options.all else report.JOBS_SHOWN)
+    lines = [f"{plural(older, 'older job')} not shown; `jupyter hyperpod list --all` shows them"] if older else []
+    return terminal.answer(options, record, report.jobs_table(shown).render(terminal.paint), *lines)
 
 
 def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    view = jobs.job_view(store, lookup.job_id(store, options.job))
-    return terminal.answer(options, view, report.describe_lines(view, terminal.paint))
+    job_id = lookup.job_id(store, options.job)
+    view = jobs.job_view(store, job_id)
+    words = report.describe_lines(view, terminal.paint, lookup.references(store, job_id))
+    return terminal.answer(options, view, words)
 
 
 def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -111,7 +117,8 @@ def _show_output(
     lines: watch.OutputLines | None = None
     notice = waits = ""
     try:
-        for events in follower.batches() if follow else [follower.poll()]:
+        there = [follower.there()]
+        for events in chain(there, follower.batches()) if follow else there:
             first = lines is None
             if lines is None:
                 watch.require_rank(follower.view, events, choice.rank, later=follow)
@@ -162,13 +169,18 @@ def _say_wait(view: View, said: str, terminal: Terminal) -> str:
 def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, lookup.job_id(store, options.job))
     kinds = set(options.kind or ())
-    first_s: float | None = None
+    if options.tail is not None and options.tail < 1:
+        raise SpecError(f"--tail is {options.tail}; expected a number of events, 1 or more")
+    there = follower.there()
+    first_s = there[0].time_s if there else None
+    chosen = [event for event in there if not kinds or event.kind in kinds]
     try:
-        for events in follower.batches() if options.follow else [follower.poll()]:
-            for event in events:
-                first_s = event.time_s if first_s is None else first_s
-                if not kinds or event.kind in kinds:
-                    _print_event(event, first_s, options.json, terminal)
+        for event in chosen if options.tail is None else chosen[-options.tail :]:
+            _print_event(event, first_s or 0.0, options.json, terminal)
+        for event in chain.from_iterable(follower.batches() if options.follow else []):
+            first_s = event.time_s if first_s is None else first_s
+            if not kinds or event.kind in kinds:
+                _print_event(event, first_s, options.json, terminal)
     except KeyboardInterrupt:
         terminal.note(f"detached; {follower.job_id} goes on")
     return 0

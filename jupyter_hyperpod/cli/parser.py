@@ -132,7 +132,8 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     add_rerun_options(rerun)
     rerun.add_argument("--follow", action="store_true", help=FOLLOW)
 
-    verbs.add("list", "list the jobs, newest first")
+    listed = verbs.add("list", "list the jobs, newest first")
+    listed.add_argument("--all", action="store_true", help="all jobs, not only the newest 50 and those that run")
     verbs.add("describe", "show everything known about a job", job=True)
 
     logs = verbs.add("logs", "print the output of a job's ranks", job=True, query=True)
@@ -144,6 +145,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     events.add_argument(
         "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
     )
+    events.add_argument("--tail", type=int, metavar="N", help="only the last N events")
 
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
 

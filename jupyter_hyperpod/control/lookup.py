@@ -43,6 +43,14 @@ def read(store: Store, text: str) -> tuple[str, list[Event]]:
     return name, jobs.follow(store, name).poll()
 
 
+def references(store: Store, job_id: str) -> dict[str, str]:
+    """Name -> reference, such as ``@file:PATH``, of a job's environment variables; empty where it cannot be read."""
+    try:
+        return dict(store.job(job_id).spec().env_from)
+    except (SpecError, StoreError):
+        return {}
+
+
 def submit_again(
     store: Store, job_id: str, name: str | None = None, env: Iterable[tuple[str, str | EnvReference]] | None = None
 ) -> str:

@@ -19,6 +19,7 @@ TONES = {
 }  # fmt: skip
 
 SESSIONS_SHOWN = 5
+JOBS_SHOWN = 50
 _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING": "bad", "FAULTED": "bad"}
 
 
@@ -116,6 +117,12 @@ def latency_text(metrics: Mapping[str, Any], name: str) -> str:
     return format_duration(metrics[name]) if metrics.get(name) is not None else "-"
 
 
+def newest(views: Sequence[View], count: int) -> tuple[list[View], int]:
+    """The ``count`` newest of the jobs, newest first, and all that have not ended; and how many are left out."""
+    shown = [view for at, view in enumerate(views) if at < count or view["state"] not in TERMINAL_STATES]
+    return shown, len(views) - len(shown)
+
+
 def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
     """Return the table of jobs, in the order given."""
     now_s = time.time() if now_s is None else now_s
@@ -191,11 +198,13 @@ def cluster_line(cluster: View) -> str:
     return clean(text + (f" · {cluster['reason']}" if told else ""))
 
 
-def describe_lines(view: View, paint: Paint = unpainted) -> str:
-    """Return the description of one job, in paragraphs."""
+def describe_lines(view: View, paint: Paint = unpainted, references: Mapping[str, str] | None = None) -> str:
+    """Return the description of one job, in paragraphs, with the ``references`` of its environment variables."""
     now_s = time.time()
     lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
     lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
+    variables = [f"{name}={reference}" for name, reference in (references or {}).items()]
+    lines += [f"  {paint('environment ', 'quiet')}{clean(text)}" for text in variables]
     blocks = (("members", _members(view)), ("incidents", incidents_table(view)), ("rules", rules_table(view)))
     for title, block in blocks:
         if block.rows:

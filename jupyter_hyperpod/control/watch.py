@@ -64,6 +64,15 @@ class JobWatch:
             yield events
         yield from self._drain()
 
+    def there(self) -> list[Event]:
+        """Return all that is there now, also where it takes several reads; to be called before `batches`."""
+        found = events = self._take(0.0)
+        until_s = time.monotonic() + DRAIN_S  # a job that prints without end is followed instead
+        while events and time.monotonic() < until_s:
+            events = self._take(0.0)
+            found = [*found, *events]
+        return found
+
     def poll(self) -> list[Event]:
         """Return new events, without waiting."""
         return self._take(0.0)

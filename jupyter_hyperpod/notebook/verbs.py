@@ -25,7 +25,7 @@ from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields
 from ..core.errors import NotFound, SpecError
-from ..core.events import to_json
+from ..core.events import TERMINAL_STATES, to_json
 from ..core.units import plural
 from ..core.views import View
 from ..planner.face import ask
@@ -51,10 +51,14 @@ class Rows(list[dict[str, Any]]):
 
 
 class JobRecord(dict[str, Any]):
-    """A job's view that is displayed in words."""
+    """A job's view that is displayed in words, with the references of its environment variables."""
+
+    def __init__(self, view: View, references: Mapping[str, str]) -> None:
+        super().__init__(view)
+        self._references = references
 
     def __repr__(self) -> str:
-        return report.describe_lines(self)
+        return report.describe_lines(self, references=self._references)
 
 
 def _job(options: argparse.Namespace, notebook: Notebook) -> tuple[Store, str]:
@@ -98,7 +102,8 @@ def _said(answer: text_tables.Answer, records: list[dict[str, Any]]) -> Rows | N
 
 
 def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
-    return JobRecord(jobs.job_view(*_job(options, notebook)))
+    store, job_id = _job(options, notebook)
+    return JobRecord(jobs.job_view(store, job_id), lookup.references(store, job_id))
 
 
 def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
@@ -143,6 +148,9 @@ def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
+    if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
+        print(f"{job_id} has already ended")
+        return
     jobs.stop(store, job_id, reason=f"stopped by {jobs.person()} from the notebook")
     print(f"asked {job_id} to stop")
 

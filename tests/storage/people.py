@@ -17,7 +17,7 @@ READERS, OPERATORS = 62001, 62002
 GROUPS = {OWNER: (READERS, OPERATORS), OPERATOR: (READERS, OPERATORS), READER: (READERS,), STRANGER: ()}
 
 # loaded here: another user may be unable to read where Python is installed
-for _encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "latin-1", "idna"):
+for _encoding in ("utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "latin-1", "idna"):
     codecs.lookup(_encoding)
 
 

@@ -103,8 +103,12 @@ def run(root: Path, *words: str) -> Callable[[], Any]:
 
 
 READ = [["list"], ["describe", "JOB"], ["logs", "JOB"], ["events", "JOB"], ["cluster", "status"]]
+READ += [["metrics"], ["nodes", "list"]]
 OPERATE = [["stop", "JOB"], ["scale", "JOB", "2"]]
 OWN = [["delete", "JOB"], ["share", str(READERS)], ["share", "--private"], ["cluster", "start"], ["cluster", "stop"]]
+OWN += [["rerun", "JOB"], ["prune", "--older-than", "0s"], ["submit", __file__], ["mount", "remove", "data"]]
+OWN += [["mount", "add", "data", "--path", "/tmp"], ["mount", "attach", "data"], ["umount", "data"], ["ls"], ["df"]]
+OWN += [["cp", "shared://data/a", "shared://data/b"]]
 
 
 @pytest.mark.parametrize("which", ["first", "second"])

@@ -1,0 +1,93 @@
+"""What `list`, `describe`, `events` and `logs` show of long lists, and `%hyperpod stop` of a job that has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control import report
+from jupyter_hyperpod.control.watch import JobWatch
+from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import JobStore, Store
+
+Said = pytest.CaptureFixture[str]
+
+
+def made(store: Store, state: str = "succeeded", lines: int = 0, **more: Any) -> JobStore:
+    job = store.create_job(JobSpec(name="job", cell_digest=store.put_cell("1"), nodes=1, elastic=None, **more))
+    with event_writer(job.events, "control") as journal:
+        journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
+        for number in range(lines):
+            output = {"rank": 0, "member": "m", "node": "n", "stream": "stdout", "text": f"line {number}\n"}
+            journal.append("output.written", output)
+        journal.append("job.state", {"state": state, "reason": ""})
+    return job
+
+
+def test_the_list_shows_the_newest_jobs_and_those_that_run(
+    store: Store, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "JOBS_SHOWN", 2)
+    running, *ended = [made(store, state) for state in ("running", *["succeeded"] * 4)]
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert running.id in said and sum(job.id in said for job in ended) == 2
+    assert "2 older jobs not shown; `jupyter hyperpod list --all` shows them" in said
+    assert main(["list", "--all"]) == 0
+    said = capsys.readouterr().out
+    assert all(job.id in said for job in (running, *ended)) and "older" not in said
+
+
+def test_describe_shows_references_and_no_value(store: Store, capsys: Said) -> None:
+    references = {"TOKEN": "@file:/run/token", "OTHER": "@env:MINE"}
+    job = made(store, env={"PLAIN": "xyzzy"}, env_from=references)
+    assert main(["describe", job.id]) == 0
+    said = capsys.readouterr().out
+    assert "TOKEN=@file:/run/token" in said and "OTHER=@env:MINE" in said and "xyzzy" not in said
+    assert "@env:MINE" in repr(shell().run_cell(f"%hyperpod describe {job.id}").result)
+
+
+def test_the_last_events(store: Store, capsys: Said) -> None:
+    job = made(store, lines=5)
+    assert main(["events", job.id, "--tail", "2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and "job.state" in said[1]
+    assert main(["events", job.id, "--tail", "0"]) == 2
+    assert "expected a number of events, 1 or more" in capsys.readouterr().err
+
+
+def test_the_last_lines_of_all_that_is_there_and_then_the_rest(
+    store: Store, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what is there takes several reads."""
+    left: list[Event] = []
+    take = JobWatch._take
+
+    def five(watch: JobWatch, timeout_s: float) -> list[Event]:
+        left.extend(take(watch, 0.0))
+        read, left[:] = left[:5], left[5:]
+        return read
+
+    monkeypatch.setattr(JobWatch, "_take", five)
+    lines = 23
+    job = made(store, lines=lines)
+    assert main(["logs", job.id, "--tail", "3", "--follow"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"line {number}" for number in range(lines - 3, lines)]
+
+
+def test_a_job_that_has_ended_is_not_stopped(store: Store, capsys: Said) -> None:
+    job = made(store)
+    shell().run_cell(f"%hyperpod stop {job.id}").raise_error()
+    assert capsys.readouterr().out.strip() == f"{job.id} has already ended"
+
+
+def shell() -> InteractiveShell:
+    made = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
+    made.run_line_magic("load_ext", "jupyter_hyperpod")
+    return made
