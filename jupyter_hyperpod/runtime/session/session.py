@@ -143,7 +143,6 @@ class Session:
         commits = Commits(group, sizes)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
         checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
-        integrity.saved_every, checkpoints.is_compared = checkpoints.every_steps, integrity.whole_compared
         between = Between(state, members_join())
         comparison = Comparison(Heap(own, sources), sources, self._carried, members_join(), group.warn)
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
@@ -370,4 +369,6 @@ class Session:
             "scaler": kinds(self.scaler) if self._scaling.is_on else None,
             "model": shapes(self.model.state_dict()),
         } | ({"grows": True} if self._sizes.terms is not None else {})
-        return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
+        manager = CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
+        self._integrity.saved_every, manager.is_compared = manager.every_steps, self._integrity.whole_compared
+        return manager
