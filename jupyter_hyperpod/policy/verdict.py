@@ -49,22 +49,8 @@ class Charge(NamedTuple):
     step: int = 0
 
 
-OUTVOTE = 4  # so many members prove one wrong, even if another one is lost in the same step
-WHOLE_FIRST = 4  # steps of a generation in which the whole state is compared
-WHOLE_EVERY = 32  # steps, later on
-
 Charges = Decision[tuple[Charge, ...]]
 _NOBODY: Charges = Decision((), "")
-
-
-def whole_state(members: int, step: int, since: int) -> bool:
-    """Whether members seal and compare their whole state in step ``step + 1``, and not their model alone.
-
-    ``since``: steps that the generation has applied. Few members need the seal to know which of them is wrong. Many
-    members outvote one; a wrong number in an optimizer's state shows in the model after the next step, before any other
-    member has applied a gradient of it.
-    """
-    return members < OUTVOTE or since < WHOLE_FIRST or (step + 1) % WHOLE_EVERY == 0
 
 
 def judge(statements: Sequence[Statement]) -> Charges:

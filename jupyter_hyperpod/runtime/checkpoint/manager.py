@@ -57,8 +57,6 @@ class CheckpointManager:
         self._began_s = self._opened_s = time.monotonic()
         self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
         self.on_copy: Callable[[], object] = _nothing  # called before the state is copied
-        # whether all members had the present state; if not, they compare it soon
-        self.is_compared: Callable[[], bool] = _always
         self.no_later_than: int | None = None  # the newest step that may be loaded, None for any
         if self._directory is not None:
             self._directory.check()
@@ -73,11 +71,6 @@ class CheckpointManager:
         steps, seconds = self._settings.every_steps, self._settings.every_s
         every = plural(steps, "step") if steps else f"{seconds:g} s" if seconds else interval.AUTOMATIC
         return facts.CheckpointPlace(os.fspath(self._settings.path), every)
-
-    @property
-    def every_steps(self) -> int | None:
-        """The interval in steps, where it was given so."""
-        return self._settings.every_steps if self._settings is not None else None
 
     @property
     def _session(self) -> dict[str, Any]:
@@ -147,7 +140,7 @@ class CheckpointManager:
         if settings.every_steps is not None:
             return self._state.applied % settings.every_steps == 0
         every_s = settings.every_s if settings.every_s is not None else self._every_s
-        return time.monotonic() - self._began_s >= every_s and self.is_compared()
+        return time.monotonic() - self._began_s >= every_s
 
     def _wait(self, check: Callable[[], None]) -> None:
         while self._writer is not None:
@@ -307,11 +300,6 @@ class CheckpointManager:
 
 def _nothing() -> None:
     """Nothing is shown in a checkpoint."""
-
-
-def _always() -> bool:
-    """No other member has the state."""
-    return True
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

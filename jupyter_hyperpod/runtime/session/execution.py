@@ -68,7 +68,7 @@ class StepExecution:
         parts.between.begins()
         parts.comparison.begins()
         self._began_s = time.monotonic()
-        parts.integrity.seal(self._plan)
+        parts.integrity.seal()
         while state.applied < number:
             try:
                 if not self._gradients.finished.nodes:
@@ -86,7 +86,7 @@ class StepExecution:
                 self._finish(result)
             except Regroup as call:
                 parts.resync.regroup(call)
-                parts.integrity.renew(self._plan)
+                parts.integrity.renew()
         state.keep_for_later(parts.carried.waits)  # what the cell does after this step is in the state already
         self._gradients.watch_changes()
         parts.comparison.ends()

@@ -4,9 +4,6 @@
 compares them, and the gradient's checksum, with those of all members, so that a difference is found before anything is
 applied. With a rate, another member executes some micro-batches again. `policy.verdict` decides which member was wrong,
 from the reports of all members to the coordinator.
-
-Members that are enough to outvote one compare the model and the gradient in most steps, without a seal: see
-`policy.verdict.whole_state` and docs/design/0047.
 """
 
 from __future__ import annotations
@@ -35,8 +32,7 @@ from .state import TrainingState
 
 Compute = Callable[[int, FinishedNodes], None]
 Audit = str | float | None
-# checksums of the state when the step began, the state now, the reduced gradient; 1 asks for the whole state next
-_NUMBERS = struct.Struct(">QQQQ")
+_NUMBERS = struct.Struct(">QQQ")  # checksums of the state when the step began, the state now, the reduced gradient
 _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
 NOT_REPEATABLE = (
@@ -62,27 +58,16 @@ def rate_of(audit: Audit) -> float | None:
     )
 
 
-class WatchedState:
-    """Named tensors whose checksums are taken in each step: their views are prepared once."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._watched = ChecksummedTensors([])
-
-    def of(self, tensors: dict[str, torch.Tensor]) -> ChecksummedTensors:
-        """These tensors, prepared."""
-        self.names = list(tensors)
-        if list(map(id, self._watched.tensors)) != list(map(id, tensors.values())):
-            self._watched = ChecksummedTensors(list(tensors.values()))
-        return self._watched
-
-
 class StateChecksums:
     """Checksums of the training state at one moment of step ``step + 1``."""
 
-    def __init__(self, step: int, watched: ChecksummedTensors) -> None:
+    def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: StateChecksums | None) -> None:
         self.step = step
-        self.watched = watched
+        self.names = list(tensors)
+        watched = before.watched if before is not None else None
+        if watched is None or list(map(id, watched.tensors)) != list(map(id, tensors.values())):
+            watched = ChecksummedTensors(list(tensors.values()))
+        self.watched: ChecksummedTensors = watched
         self.versions = self._versions()
         self.numbers = self.watched.checksums()
 
@@ -108,37 +93,22 @@ class Integrity:
         self._gradients = gradients
         self._seed = seed
         self._rate = rate_of(audit)
-        self._whole, self._weights = WatchedState(), WatchedState()
-        self._begun: int | None = None  # the step whose state members may compare
         self._sealed: StateChecksums | None = None
-        self._compared: int | None = None  # the last step whose whole state was compared
-        self._asks = self._asked = False  # for the whole state: this member, in the next message; any, in the last ones
-        self.saved_every: int | None = None  # a checkpoint is written after each so many steps
         self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
         self._results: WeakKeyDictionary[Buffer, ChecksummedTensors] = WeakKeyDictionary()
 
-    def seal(self, plan: RecoveryPlan | None) -> None:
+    def seal(self) -> None:
         """Take the state as correct from here on: a step begins, or this member has just loaded a peer's state."""
         if self._rate is None:
             return
-        self._begun = self._state.applied
-        if self._compares_whole(plan):
-            self._sealed = StateChecksums(self._begun, self._whole.of(self._state.tensors()))
-        else:
-            self._sealed = None
+        self._sealed = StateChecksums(self._state.applied, self._state.tensors(), self._sealed)
         self._doubted, self._evidence = {}, {}
 
-    def renew(self, plan: RecoveryPlan | None) -> None:
+    def renew(self) -> None:
         """A generation was formed: seal the state if it has changed."""
-        if self._begun is not None and self._begun != self._state.applied:
-            self.seal(plan)
-
-    def whole_compared(self) -> bool:
-        """Whether all members had the same whole state when the last step was applied; if not, it is soon compared."""
-        compared = self._rate is None or self._compared == self._state.applied - 1
-        self._asks = self._asks or not compared
-        return compared
+        if self._sealed is not None and self._sealed.step != self._state.applied:
+            self.seal()
 
     def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute) -> None:
         """Compare with all members; ``compute(leaf, nodes)`` executes a micro-batch of this step.
@@ -146,57 +116,33 @@ class Integrity:
         Raises Regroup where something is wrong (in a job of a single process: TrainingError), and TrainingError where
         executions of the same micro-batches differ and no member can be proven wrong.
         """
-        if self._rate is None or self._begun is None:
+        if self._rate is None or self._sealed is None:
             return
         self._evidence = {}
-        whole = self._compares_whole(plan)
-        before, now = self._read() if whole else self._read_weights()
+        now = self._sealed.again()
         frozen = self._frozen()
-        states = ((fold(words) + frozen) & _ALL_BITS for words in (before, now))
+        states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
         numbers = (*states, fold(self._watched_of(result).checksums()))
-        own = _NUMBERS.pack(*self._group.combined(numbers), self._asks)
-        gathered = [_NUMBERS.unpack(numbers) for numbers in self._gather(plan, own)]
-        shown = [(sealed, state, gradient) for sealed, state, gradient, _ in gathered]
+        own = _NUMBERS.pack(*self._group.combined(numbers))
+        shown = [_NUMBERS.unpack(numbers) for numbers in self._gather(plan, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
-            self._alarm(plan, shown, whole)
-        self._asks, self._asked = False, any(asks for *_, asks in gathered)
-        self._compared = self._state.applied if whole else self._compared
+            self._alarm(plan, now, shown)
         if (leaf := drawn(self._seed, self._state.applied, self._rate, self._gradients.micro_batches)) is not None:
             self._execute_again(plan, leaf, compute)
-
-    def _compares_whole(self, plan: RecoveryPlan | None) -> bool:
-        """Whether the members of ``plan`` compare the whole state in this step; the same on all of them."""
-        step = self._state.applied
-        saved = self.saved_every is not None and (step + 1) % self.saved_every == 0
-        if plan is None or self._group.replica > 1 or self._asked or saved:
-            return True
-        return verdict.whole_state(plan.world_size, step, step - plan.step)
-
-    def _read(self) -> tuple[Words, Words]:
-        """Checksums of the whole state as it was sealed, and as it is now; the same where this step has no seal."""
-        if self._sealed is None:
-            words = self._whole.of(self._state.tensors()).checksums()
-            return words, words
-        now = self._sealed.again()
-        return self._sealed.numbers, now
-
-    def _read_weights(self) -> tuple[Words, Words]:
-        words = self._weights.of(self._state.weights()).checksums()
-        return words, words
 
     def statement(self) -> verdict.Statement | None:
         """This member's statement for the coordinator when a generation forms.
 
         It checks once more, because newcomers may get its state now, and a corrupt state must not be passed on.
         """
-        if self._begun is None or self._begun != self._state.step:
+        sealed = self._sealed
+        if sealed is None or sealed.step != self._state.step:
             return None
-        before, now = self._read()
-        found = {"sealed": f"{fold(before):016x}", "state": f"{fold(now):016x}"}
+        found = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(sealed.again()):016x}"}
         if self._group.replica > 1:  # the numbers of its ranks are combined in the report
-            return verdict.Statement(step=self._begun, **(self._evidence | found))
-        return verdict.Statement(step=self._begun, **(found | self._evidence))
+            return verdict.Statement(step=sealed.step, **(self._evidence | found))
+        return verdict.Statement(step=sealed.step, **(found | self._evidence))
 
     def check_unchanged(self, plan: RecoveryPlan | None) -> None:
         """Check the state before giving it away in mid-step. Raises Regroup where it changed since it was sealed."""
@@ -205,7 +151,7 @@ class Integrity:
             return
         now = sealed.again()
         if places := np.flatnonzero(now != sealed.numbers).tolist():
-            own = {plan.owners[plan.rank]: few([self._whole.names[place] for place in places])}
+            own = {plan.owners[plan.rank]: few([sealed.names[place] for place in places])}
             numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
             self._accuse(plan, numbers | {"tensors": own})
 
@@ -223,18 +169,17 @@ class Integrity:
         """Gather the bytes of every member, by rank; all have the same length."""
         return all_gather(self._group.exchange, plan.rank, plan.world_size, own)
 
-    def _differing(
-        self, plan: RecoveryPlan, sealed: Words, now: Words, shown: Sequence[tuple[int, int, int]]
-    ) -> dict[str, str]:
+    def _differing(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
         """The differing tensors, by member: from the member's own earlier state, or from most of the intact members."""
+        assert self._sealed is not None
         frozen = np.array([self._frozen()], np.uint64).tobytes()
-        own = sealed.tobytes() + frozen + now.tobytes() + frozen
+        own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
         tables = [np.frombuffer(t, np.int64) for t in self._gather(plan, own)]
         before, after = zip(*(np.split(table, 2) for table in tables), strict=True)
-        intact = [rank for rank, (earlier, state, _) in enumerate(shown) if earlier == state]
+        intact = [rank for rank, (sealed, state, _) in enumerate(shown) if sealed == state]
         common = Counter(shown[rank][1] for rank in intact).most_common(1)
         model = next((rank for rank in intact if shown[rank][1] == common[0][0]), None)
-        names = [*self._whole.names, FROZEN]
+        names = [*self._sealed.names, FROZEN]
         found = {}
         for rank, owner in enumerate(plan.owners):
             other = before[rank] if rank not in intact or model is None else after[model]
@@ -242,17 +187,11 @@ class Integrity:
                 found[owner] = few([names[place] for place in places])
         return found
 
-    def _alarm(self, plan: RecoveryPlan, shown: Sequence[tuple[int, int, int]], whole: bool) -> NoReturn:
-        """Report an error, and leave the step to a generation without the faulty member. Raises Regroup.
-
-        Reports tell of the ``whole`` state also where only the model was compared: members that were lost in between
-        report without having compared.
-        """
+    def _alarm(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
+        """Report an error, and leave the step to a generation without the faulty member. Raises Regroup."""
         sealed, state, gradient = shown[plan.rank]
-        before, now = self._read()
         frozen = self._frozen()
-        own = {"sealed": sealed - frozen, "state": state - frozen} if whole else {"sealed": fold(before)}
-        own = {"state": fold(now), "frozen": frozen} | own
+        own = {"sealed": sealed - frozen, "state": state - frozen, "frozen": frozen}
         evidence: dict[str, Any] = {name: f"{number & _ALL_BITS:016x}" for name, number in own.items()}
         if len({(own, later) for own, later, _ in shown}) == 1 and sealed == state:
             evidence["gradient"] = f"{self._doubted.get(plan.owners[plan.rank], gradient):016x}"
@@ -261,7 +200,7 @@ class Integrity:
             self._doubted = {owner: numbers[2] for owner, numbers in zip(plan.owners, shown, strict=True)}
         self._evidence = evidence  # set before the exchange in the next line, after which other members may accuse
         evidence["tensors"] = {}
-        for named in self._group.gather(self._differing(plan, before, now, shown)):
+        for named in self._group.gather(self._differing(plan, now, shown)):
             evidence["tensors"] = named | evidence["tensors"]
         self._accuse(plan, evidence)
 

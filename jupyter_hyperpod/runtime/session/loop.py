@@ -327,7 +327,7 @@ class Loop:
                 return
             except Regroup as call:
                 self._parts.resync.regroup(call)
-                self._parts.integrity.renew(self._parts.resync.plan)
+                self._parts.integrity.renew()
                 if in_loop or self._carried.waits:
                     self._seal()
 

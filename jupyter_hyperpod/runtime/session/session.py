@@ -59,8 +59,7 @@ class Session:
     gradient overflows. ``extra`` is registered: see `register`. A ``guard`` judges every step before it is
     applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
-    step is applied, so that a flipped bit is found within one step (with four members or more, one in the optimizer's
-    state within two, or within 32 where it does not show in the model); a number also executes micro-batches of a step
+    step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
     checksums of all of them.
     ``order`` says which samples a step takes: "shuffled" (the default: another permutation in each epoch),
@@ -324,7 +323,7 @@ class Session:
         where there is none.
         """
         update = self._resync.restore(None if no_later_than is None else no_later_than * self._execution.runs)
-        self._integrity.seal(self._resync.plan)
+        self._integrity.seal()
         self._loop.restored(update)
         return self.step
 
@@ -369,6 +368,4 @@ class Session:
             "scaler": kinds(self.scaler) if self._scaling.is_on else None,
             "model": shapes(self.model.state_dict()),
         } | ({"grows": True} if self._sizes.terms is not None else {})
-        manager = CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
-        self._integrity.saved_every, manager.is_compared = manager.every_steps, self._integrity.whole_compared
-        return manager
+        return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())

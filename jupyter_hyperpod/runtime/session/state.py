@@ -203,7 +203,7 @@ class TrainingState:
 
     def trained(self) -> dict[str, torch.Tensor]:
         """Parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
-        whole = self._whole_model()
+        whole = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
         found = {name: local(tensor) for name, tensor in whole.items()}
         names = {id(tensor): name for name, tensor in whole.items()}
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
@@ -212,13 +212,6 @@ class TrainingState:
                 if isinstance(value, torch.Tensor):
                     found[f"{name}.{key}"] = local(value)
         return found
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Parameters and persistent buffers by name, as in `trained`."""
-        return {name: local(tensor) for name, tensor in self._whole_model().items()}
-
-    def _whole_model(self) -> dict[str, torch.Tensor]:
-        return {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
 
     def pack(self, carried: bool = False, on_device: bool = False) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
         """The skeleton and the tensors of `as_dict` and of the loss: see `state_codec`.
