@@ -56,6 +56,7 @@ def serve(
     project's decoder. ``limits`` are fields of ServeSpec. Raises SpecError for a bad request, NotFound for a
     missing local path, and the errors of `jobs.submit`.
     """
+    store.refuse_foreign()
     minimum, maximum = parse_replicas(replicas)
     known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum"}
     if unknown := sorted(limits.keys() - known):

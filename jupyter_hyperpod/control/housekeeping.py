@@ -79,6 +79,7 @@ def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
 def _share(store: Store, groups: list[str], private: bool) -> Answer:
     if private and groups:
         raise SpecError("--private takes no group: it ends the sharing with all")
+    store.refuse_private()
     if private:
         sharing.unshare(store.root)
     elif groups:
@@ -108,6 +109,7 @@ def _parse_groups(words: list[str]) -> sharing.Sharing:
 
 
 def _delete(store: Store, job_ids: list[str]) -> Answer:
+    store.refuse_foreign()
     found = [_ended(store, job_id) for job_id in dict.fromkeys(job_ids)]  # all or none: a typo deletes nothing
     for job in found:
         delete(store, job.job_id)
@@ -135,6 +137,7 @@ def old_jobs(store: Store, age_s: float, states: Collection[str] = TERMINAL_STAT
 
 def delete_old(store: Store, age_s: float, states: Collection[str] = TERMINAL_STATES, keep: int = 0) -> list[EndedJob]:
     """Delete `old_jobs`, and return them. Raises StoreError."""
+    store.refuse_foreign()
     old = old_jobs(store, age_s, states, keep)
     for job in old:
         delete(store, job.job_id)

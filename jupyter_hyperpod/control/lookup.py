@@ -59,6 +59,7 @@ def submit_again(
     ``env`` replaces variables of the earlier job, whose values are deleted when it ends. Raises SpecError where a value
     is neither kept nor given, and the errors of `jobs.submit`.
     """
+    store.refuse_foreign()
     job = store.job(job_id)
     spec = job.spec()
     record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}

@@ -231,6 +231,8 @@ def _record(info: NodeInfo) -> dict[str, Any]:
 def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> Answer:
     """Carry out ``health``. Raises SpecError, NotFound, ClusterError, StoreError."""
     words = list(options.words)
+    if words or options.action != "check":  # a check without a node looks at this machine only
+        store.refuse_foreign()
     if options.action in ("recovery", "inject"):
         return (_recovery if options.action == "recovery" else _inject)(store, words)
     if options.action == "agent":

@@ -11,6 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage.folded import FoldedJournal
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import JobStore, Store
+
+SOURCE = "print('hello')"
 OWNER, OPERATOR, READER, STRANGER = 61001, 61002, 61003, 61004
 READERS, OPERATORS = 62001, 62002
 # whoever operates must also be in the group that reads
@@ -54,3 +60,22 @@ def pass_through(path: Path, names: Sequence[str] = ()) -> None:
     for above in (path, *path.parents):
         if above.stat().st_mode & 0o777 == 0o700:
             above.chmod(0o711)
+
+
+def make_job(store: Store, name: str) -> str:
+    """A job that waits for its nodes; its id."""
+    job = store.create_job(
+        JobSpec(
+            name=name, cell_digest=store.put_cell(f"{SOURCE}  # {name}"), nodes=2, elastic=None, env={"TOKEN": "xyzzy"}
+        )
+    )
+    with event_writer(job.events, "control") as journal:
+        journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
+    FoldedJournal(job).save()
+    return job.id
+
+
+def second(job: JobStore) -> JobStore:
+    """The job of the same store that was made after the store was shared."""
+    store = Store(job.path.parent.parent)
+    return store.job(next(name for name in store.job_ids() if name.startswith("second")))

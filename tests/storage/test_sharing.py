@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,56 +16,16 @@ import pytest
 from jupyter_hyperpod.cli import main, parser, terminal, verbs
 from jupyter_hyperpod.control import cluster, housekeeping, jobs
 from jupyter_hyperpod.core.events import Command, encode
-from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage import member_files, sharing
-from jupyter_hyperpod.storage.folded import FoldedJournal
-from jupyter_hyperpod.storage.journal import JournalFollower, command_writer, event_writer, follow_commands
+from jupyter_hyperpod.storage.journal import JournalFollower, command_writer, follow_commands
 from jupyter_hyperpod.storage.member_files import MEMBERS
 from jupyter_hyperpod.storage.store import JobStore, Store
-from tests.storage.people import OPERATOR, OPERATORS, OWNER, READER, READERS, STRANGER, as_user, pass_through
+from tests.storage.people import OPERATOR, OWNER, READER, READERS, SOURCE, STRANGER, as_user, second
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
 LOADED = (parser, terminal, verbs)  # before a child becomes a user who may not read them
-SOURCE = "print('hello')"
 SECRETS = ("secret", "environment")
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A directory that other users reach: a pytest that starts meanwhile would close one of pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def shared(open_path: Path) -> JobStore:
-    """A job in a store of OWNER, shared with READERS and OPERATORS; a second job is made after the sharing."""
-    pass_through(open_path)
-    root = open_path / "store"
-    root.mkdir(mode=0o700)
-    os.chown(root, OWNER, OWNER)
-
-    def make() -> str:
-        store = Store(root).prepare()
-        first = _make(store, "first")
-        sharing.share(root, sharing.Sharing(READERS, OPERATORS))
-        _make(store, "second")
-        return first
-
-    return Store(root).job(as_user(OWNER, make))
-
-
-def _make(store: Store, name: str) -> str:
-    job = store.create_job(
-        JobSpec(
-            name=name, cell_digest=store.put_cell(f"{SOURCE}  # {name}"), nodes=2, elastic=None, env={"TOKEN": "xyzzy"}
-        )
-    )
-    with event_writer(job.events, "control") as journal:
-        journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
-    FoldedJournal(job).save()
-    return job.id
 
 
 def follower_of(job: JobStore) -> JournalFollower[Command]:
@@ -85,58 +44,6 @@ def received(job: JobStore) -> tuple[list[Command], list[str]]:
     assert isinstance(answer, list), answer
     lines, problems = answer
     return [Command(*(line[k] for k in ("writer", "seq", "time_s", "kind", "data"))) for line in lines], problems
-
-
-def second(job: JobStore) -> JobStore:
-    store = Store(job.path.parent.parent)
-    return store.job(next(name for name in store.job_ids() if name.startswith("second")))
-
-
-def run(root: Path, *words: str) -> Callable[[], Any]:
-    def act() -> int:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        return main([*words, "--store", str(root)])
-
-    return act
-
-
-READ = [["list"], ["describe", "JOB"], ["logs", "JOB"], ["events", "JOB"], ["cluster", "status"]]
-READ += [["metrics"], ["nodes", "list"]]
-OPERATE = [["stop", "JOB"], ["scale", "JOB", "2"]]
-OWN = [["delete", "JOB"], ["share", str(READERS)], ["share", "--private"], ["cluster", "start"], ["cluster", "stop"]]
-OWN += [["rerun", "JOB"], ["prune", "--older-than", "0s"], ["submit", __file__], ["mount", "remove", "data"]]
-OWN += [["mount", "add", "data", "--path", "/tmp"], ["mount", "attach", "data"], ["umount", "data"], ["ls"], ["df"]]
-OWN += [["cp", "shared://data/a", "shared://data/b"]]
-
-
-@pytest.mark.parametrize("which", ["first", "second"])
-@pytest.mark.parametrize(
-    ("verb", "may"),
-    [
-        *((verb, {OWNER, OPERATOR, READER}) for verb in READ),
-        *((verb, {OWNER, OPERATOR}) for verb in OPERATE),
-        *((verb, set[int]()) for verb in OWN),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
-)
-def test_each_verb_for_each_role(shared: JobStore, which: str, verb: list[str], may: set[int]) -> None:
-    """The owner's own verbs are tried by all others only: for the owner they are tested where they belong."""
-    job = shared if which == "first" else second(shared)
-    root = shared.path.parent.parent
-    words = [job.id if word == "JOB" else word for word in verb]
-    before = _modes(root)
-    for uid in (STRANGER, READER, OPERATOR, *((OWNER,) if may else ())):
-        status = as_user(uid, run(root, *words))
-        assert isinstance(status, int), (uid, words, status)
-        assert (status == 0) == (uid in may), (uid, words, status)
-    if not may:
-        assert _modes(root) == before
-
-
-def _modes(root: Path) -> dict[str, int]:
-    return {str(path): path.lstat().st_mode for path in (root, *root.rglob("*"))}
 
 
 def test_who_may_open_what(shared: JobStore) -> None:

@@ -1,0 +1,209 @@
+"""Each verb of the command line, tried by each role on a shared store: who may, and how the others are refused."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.cli import main, parser, terminal, verbs
+from jupyter_hyperpod.core.member_commands import FAULTS_OF_MEMBERS
+from jupyter_hyperpod.planner import face
+from jupyter_hyperpod.runtime import audit
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import JobStore, Store
+from tests.storage.people import OPERATOR, OWNER, READER, READERS, STRANGER, as_user, second
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+
+LOADED = (audit, face, parser, terminal, verbs)  # before a child becomes a user who may not read them
+JOURNAL = Path(__file__).parents[1] / "journals" / "happy.jsonl"
+SAMPLES = ("job.state", "generation.formed", "session.opened", "step.committed")
+
+MEMBERS = {OWNER, OPERATOR, READER}
+OPERATORS = {OWNER, OPERATOR}
+NOBODY_ELSE = set[int]()  # the owner's own verbs are tried by all others only: for the owner they have their own tests
+ALL = {OWNER, OPERATOR, READER, STRANGER}
+
+# JOB, FILE and NODE stand for those of the test
+TABLE: dict[str, set[int]] = {
+    **dict.fromkeys(
+        (
+            "list",
+            "describe JOB",
+            "logs JOB",
+            "events JOB",
+            "audit JOB",
+            "metrics",
+            "nodes list",
+            "nodes describe NODE",
+            "cluster status",
+            "serve",
+            "share",
+            "plan --calibrate JOB",
+        ),
+        MEMBERS,
+    ),
+    **dict.fromkeys(("stop JOB", "scale JOB 2"), OPERATORS),
+    **dict.fromkeys(
+        (f"fault {kind} --job JOB --rank 0" for kind in FAULTS_OF_MEMBERS if kind != "partition"), OPERATORS
+    ),
+    **dict.fromkeys(
+        (
+            "submit FILE",
+            "rerun JOB",
+            "delete JOB",
+            "prune --older-than 0s",
+            f"share {READERS}",
+            "share --private",
+            "fault nan --job JOB --rank 0",
+            "fault flip-parameter --job JOB --rank 0",
+            "cluster start",
+            "cluster stop",
+            "cluster heal",
+            *(f"nodes {action} NODE" for action in ("drain", "reboot", "replace", "resume")),
+            "nodes update NODE --reason Action:Reboot",
+            "health check NODE",
+            "health recovery",
+            "health recovery None",
+            "health inject NODE 74",
+            "health agent NODE",
+            "validate",
+            "serve FILE --handler FILE",
+            "mount list",
+            "mount add data --path /tmp",
+            *(
+                f"mount {action} data"
+                for action in ("remove", "attach", "check", "files", "import", "export", "release")
+            ),
+            "mount drivers",
+            "umount data",
+            "ls",
+            "cp shared://data/a shared://data/b",
+            "df",
+        ),
+        NOBODY_ELSE,
+    ),
+}
+ELSEWHERE = {
+    "bench": "it measures in stores that it makes",
+    "recipe list": "recipes are part of the product",
+    "recipe show": "recipes are part of the product",
+    "recipe render": "recipes are part of the product",
+    "model shard": "it reads and writes files that the person names",
+    "model merge": "it reads and writes files that the person names",
+    "model verify": "it reads files that the person names",
+    "model manifest": "it reads and writes files that the person names",
+    "model load": "it reads files that the person names",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command line returned and printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+def ask(uid: int, root: Path, words: Sequence[str]) -> Answer:
+    """Run a command line as a user."""
+
+    def act() -> list[Any]:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            try:
+                status = main([*words, "--store", str(root)])
+            except SystemExit as error:  # bad use
+                status = error.code
+        return [status, out.getvalue(), err.getvalue()]
+
+    answer = as_user(uid, act)
+    assert isinstance(answer, list), (uid, words, answer)
+    return Answer(*answer)
+
+
+def verbs_of(command: argparse.ArgumentParser) -> Iterator[str]:
+    """Each verb of a command line; with its action, where it has several."""
+    (choice,) = (action for action in command._actions if isinstance(action, argparse._SubParsersAction))
+    for name, verb in choice.choices.items():
+        actions = [action.choices for action in verb._actions if action.dest == "action"]
+        yield from (f"{name} {action}" for action in actions[0] or ()) if actions else (name,)
+
+
+def test_each_verb_has_a_row() -> None:
+    """A new verb has to be put into the table, or among the few that have nothing to do with a store."""
+    known = {verb for verb in verbs_of(parser.build_parser()) if verb not in parser.ALIASES}
+    rows = {" ".join(row.split()[:count]) for row in TABLE for count in (1, 2)}
+    assert "nodes drain" in known and "stop" in known
+    assert known - rows - ELSEWHERE.keys() == set(), "these verbs are in no row of the table"
+    assert ELSEWHERE.keys() - known == set(), "there are no such verbs any more"
+    assert ELSEWHERE.keys() & rows == set(), "these are in the table: they need no excuse"
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+@pytest.mark.parametrize("row", TABLE)
+def test_each_verb_for_each_role(shared: JobStore, which: str, row: str) -> None:
+    root, may = shared.path.parent.parent, TABLE[row]
+    file = root.parent / "cell.py"
+    file.write_text("def load(model): ...\ndef predict(model, inputs): ...\n")
+    file.chmod(0o644)
+    job = shared if which == "first" else second(shared)
+    as_user(OWNER, lambda: run_nowhere(root, job))
+    stand_for = {"JOB": job.id, "FILE": str(file), "NODE": "node-1"}
+    words = [stand_for.get(word, word) for word in row.split()]
+    before = modes(root)
+    for uid in (STRANGER, READER, OPERATOR, *((OWNER,) if may else ())):
+        answer = ask(uid, root, words)
+        if uid in may:
+            assert answer.status == 0 and answer.err == "", (uid, row, answer)
+        else:
+            refused_in_a_sentence(answer)
+    if not may:
+        assert modes(root) == before
+
+
+def refused_in_a_sentence(answer: Answer) -> None:
+    """Without result, traceback or the number of an error; with whom the person may ask, or what the role may do."""
+    assert answer.status in (1, 2) and answer.out == "", answer
+    assert answer.err.startswith("error: ") and answer.err.count("\n") == 1, answer
+    assert not any(word in answer.err for word in ("Traceback", "Errno", "Error:", "ermission denied")), answer
+    assert f"uid-{OWNER}" in answer.err or "members of a group may" in answer.err, answer
+
+
+def run_nowhere(root: Path, job: JobStore) -> None:
+    """What the journals of a running job and its cluster say, while no process is there."""
+    with event_writer(job.events, "coordinator") as journal:
+        for line in JOURNAL.read_text().splitlines()[1:9]:
+            event = json.loads(line)
+            assert event["kind"] in SAMPLES
+            journal.append(event["kind"], event["data"])
+    with event_writer(Store(root).cluster_events, "supervisor") as journal:
+        journal.append("cluster.state", {"state": "running", "reason": "", "nodes": ["node-1", "node-2"], "pid": 1})
+        for name in ("node-1", "node-2"):
+            state = {"node": name, "state": "busy", "reason": "", "spare": False, "slots": 1, "used": 1}
+            journal.append("node.state", state | {"jobs": [job.id], "pid": 1, "incarnation": 1})
+
+
+def modes(root: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_mode for path in (root, *root.rglob("*"))}
+
+
+def test_a_table_without_a_verb_fails() -> None:
+    """The verbs are those of the parser, also the hidden and the new ones."""
+    command = argparse.ArgumentParser()
+    group = command.add_subparsers()
+    group.add_parser("new")
+    group.add_parser("other").add_argument("action", choices=("one", "two"))
+    assert list(verbs_of(command)) == ["new", "other one", "other two"]
