@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain
@@ -12,8 +13,7 @@ from ..control import jobs, lookup, report, watch
 from ..control.sentences import event_sentence
 from ..control.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
-from ..control.verb_options import aimed_at, fault_aim, log_choice
-from ..core.errors import SpecError
+from ..control.verb_options import aimed_at, fault_aim, log_choice, tail
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
@@ -168,19 +168,14 @@ def _say_wait(view: View, said: str, terminal: Terminal) -> str:
 
 def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, lookup.job_id(store, options.job))
-    kinds = set(options.kind or ())
-    if options.tail is not None and options.tail < 1:
-        raise SpecError(f"--tail is {options.tail}; expected a number of events, 1 or more")
-    there = follower.there()
-    first_s = there[0].time_s if there else None
-    chosen = [event for event in there if not kinds or event.kind in kinds]
+    kinds, last, first_s = set(options.kind or ()), tail(options, "events"), 0.0
     try:
-        for event in chosen if options.tail is None else chosen[-options.tail :]:
-            _print_event(event, first_s or 0.0, options.json, terminal)
-        for event in chain.from_iterable(follower.batches() if options.follow else []):
-            first_s = event.time_s if first_s is None else first_s
-            if not kinds or event.kind in kinds:
+        for events in chain([follower.there()], follower.batches() if options.follow else ()):
+            first_s = first_s or (events[0].time_s if events else 0.0)
+            chosen = (event for event in events if not kinds or event.kind in kinds)
+            for event in deque(chosen, maxlen=last):
                 _print_event(event, first_s, options.json, terminal)
+            last = None  # of what comes from now on, everything is shown
     except KeyboardInterrupt:
         terminal.note(f"detached; {follower.job_id} goes on")
     return 0
@@ -204,10 +199,7 @@ def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     record = {"id": job_id, "command": options.verb}
-    if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
-        return terminal.answer(options, record, f"{job_id} has already ended")
-    jobs.stop(store, job_id, reason=f"stopped by {jobs.person()} from the command line")
-    return terminal.answer(options, record, f"asked {job_id} to stop")
+    return terminal.answer(options, record, jobs.stop_from(store, job_id, "the command line"))
 
 
 def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

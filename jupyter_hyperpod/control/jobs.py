@@ -196,6 +196,15 @@ def stop(store: Store, job_id: str, reason: str = "", identity: str = "") -> Non
     _command(store, _unfinished(store, job_id), "stop", {"reason": reason}, identity)
 
 
+def stop_from(store: Store, job_id: str, place: str) -> str:
+    """Ask a job to stop for a person at ``place``, such as "the notebook"; returns what came of it, as a sentence."""
+    try:
+        stop(store, job_id, reason=f"stopped by {person()} from {place}")
+    except Conflict:
+        return f"{job_id} has already ended"
+    return f"asked {job_id} to stop"
+
+
 def scale(store: Store, job_id: str, target: int, identity: str = "") -> None:
     """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended."""
     view = _unfinished(store, job_id)

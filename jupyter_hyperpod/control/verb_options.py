@@ -30,17 +30,22 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def tail(options: argparse.Namespace, things: str) -> int | None:
+    """How many of the last ``things`` are to be shown, None for all. Raises SpecError."""
+    if options.tail is not None and options.tail < 1:
+        raise SpecError(f"--tail is {options.tail}; expected a number of {things}, 1 or more")
+    found: int | None = options.tail
+    return found
+
+
 def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = False) -> OutputChoice:
     """What the options of ``logs`` choose. Raises SpecError."""
     if follow and (options.until or options.steps):
         raise SpecError("--follow shows what comes: it cannot be combined with --until and --steps")
     if options.steps and (options.since or options.until):
         raise SpecError("give a range either of time (--since, --until) or of steps (--steps)")
-    if options.tail is not None and options.tail < 1:
-        raise SpecError(f"--tail is {options.tail}; expected a number of lines, 1 or more")
-    found = OutputChoice(
-        options.rank, tail=options.tail, pattern=output_choice.pattern(options.grep) if options.grep else None
-    )
+    last, pattern = tail(options, "lines"), output_choice.pattern(options.grep) if options.grep else None
+    found = OutputChoice(options.rank, tail=last, pattern=pattern)
     if options.steps:
         times = output_choice.times_of_steps(job.events, *output_choice.step_range(options.steps))
         return replace(found, since_s=times[0], until_s=times[1])

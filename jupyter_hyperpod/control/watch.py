@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ..core.errors import ClusterError, Conflict, NotFound
@@ -62,16 +63,11 @@ class JobWatch:
             else:
                 self._judge_silence(heard_s)
             yield events
-        yield from self._drain()
+        yield from self._drain(DRAIN_QUIET_S)  # agents may write the last output just after the coordinator's end
 
     def there(self) -> list[Event]:
         """Return all that is there now, also where it takes several reads; to be called before `batches`."""
-        found = events = self._take(0.0)
-        until_s = time.monotonic() + DRAIN_S  # a job that prints without end is followed instead
-        while events and time.monotonic() < until_s:
-            events = self._take(0.0)
-            found = [*found, *events]
-        return found
+        return list(chain.from_iterable(self._drain(0.0)))
 
     def poll(self) -> list[Event]:
         """Return new events, without waiting."""
@@ -84,10 +80,10 @@ class JobWatch:
             apply(self.view, event)
         return sorted([*events, *beside], key=lambda event: event.time_s) if beside else events
 
-    def _drain(self) -> Iterator[list[Event]]:
-        """Read the last output, which agents may write just after the coordinator has written the end."""
+    def _drain(self, quiet_s: float) -> Iterator[list[Event]]:
+        """Read until nothing comes for ``quiet_s``; a job that prints without end is left after `DRAIN_S`."""
         deadline_s = time.monotonic() + DRAIN_S
-        while time.monotonic() < deadline_s and (events := self._take(DRAIN_QUIET_S)):
+        while time.monotonic() < deadline_s and (events := self._take(quiet_s)):
             yield events
 
     def _judge_silence(self, heard_s: float) -> None:

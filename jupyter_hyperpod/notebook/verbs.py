@@ -25,7 +25,7 @@ from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields
 from ..core.errors import NotFound, SpecError
-from ..core.events import TERMINAL_STATES, to_json
+from ..core.events import to_json
 from ..core.units import plural
 from ..core.views import View
 from ..planner.face import ask
@@ -147,12 +147,7 @@ def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
 
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
-    store, job_id = _job(options, notebook)
-    if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
-        print(f"{job_id} has already ended")
-        return
-    jobs.stop(store, job_id, reason=f"stopped by {jobs.person()} from the notebook")
-    print(f"asked {job_id} to stop")
+    print(jobs.stop_from(*_job(options, notebook), "the notebook"))
 
 
 def _fault(options: argparse.Namespace, notebook: Notebook) -> None:

@@ -37,7 +37,7 @@ from .commands import obey
 from .controller import Controller
 from .job_state import CELL_KINDS, so_far
 from .phase import Phase
-from .unauthenticated import Strangers, places
+from .unauthenticated import MOST_PLACES, Strangers, places
 
 TICK_S = 0.02
 TOUCH_S = 0.5
@@ -131,7 +131,7 @@ class Coordinator:
             self.context.endpoint_file.unlink(missing_ok=True)
 
     def _listen(self) -> socket.socket:
-        listener = socket.create_server((self.context.bind_address(), 0), backlog=1024)
+        listener = socket.create_server((self.context.bind_address(), 0), backlog=MOST_PLACES)
         listener.setblocking(False)
         host, port = listener.getsockname()[:2]
         self._endpoint.announce(host, port)
