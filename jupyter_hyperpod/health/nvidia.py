@@ -1,4 +1,4 @@
-"""Parses the output of nvidia-smi and dcgmi into findings. Pure. Tested on recorded and documented output only.
+"""Parses the output of nvidia-smi and dcgmi into findings. Pure. Tested on recorded and documented output.
 
 Formats: nvidia-smi(1) ``--query-gpu=… --format=csv`` and ``nvlink --status``; `dcgmi diag -j` of DCGM 3 and 4.
 """
@@ -67,7 +67,8 @@ def _gpu(row: Mapping[str, str]) -> Iterator[Finding]:
         severity = "drain" if degrees >= TOO_HOT_C else "monitor"
         yield failed("nvidia-gpu", severity, "GpuTemperature", f"{name} is {degrees} °C hot", name)
     for field, (fault, words) in _SLOWDOWNS.items():
-        if row.get(f"clocks_throttle_reasons.{field}") == "Active":
+        # drivers since 535 answer the old names under new ones
+        if "Active" in (row.get(f"clocks_{word}_reasons.{field}") for word in ("throttle", "event")):
             yield failed("nvidia-gpu", "monitor", fault, f"{name}: {words}", name)
             return
 

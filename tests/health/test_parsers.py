@@ -110,11 +110,16 @@ def test_gpus() -> None:
     ]
     healthy = "\n".join(said("nvidia-smi-query.csv").splitlines()[:2])
     assert short(nvidia.gpus(healthy)) == [("pass", "monitor", "")]
+    recorded = said("nvidia-smi-query-h100.csv")
+    assert short(nvidia.gpus(recorded)) == [("pass", "monitor", "")]
+    slow = recorded.replace("Not Active", "Active", 1)
+    assert short(nvidia.gpus(slow)) == [("fail", "monitor", "GpuHardwareSlowdown")]
     broken = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     assert short(nvidia.gpus(broken)) == [("skipped", "monitor", "")]
 
 
 def test_remapped_rows() -> None:
+    assert short(nvidia.remapped_rows(said("remapped-rows-h100.csv"))) == [("pass", "monitor", "")]
     found = nvidia.remapped_rows(said("remapped-rows.csv"))
     assert short(found) == [("fail", "reset", "GpuRowRemapPending"), ("fail", "isolate", "GpuRowRemapFailure")]
 

@@ -13,7 +13,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import assign
-from jupyter_hyperpod.runtime.session.checksum import ROW, ChecksummedTensors, checksum
+from jupyter_hyperpod.runtime.session.checksum import ROW, ChecksummedTensors, DeviceWords, checksum
 from jupyter_hyperpod.runtime.session.integrity import Audit, control_of, drawn
 from tests.runtime.conftest import MICRO_BATCHES, TRAIN, Run, Submit
 
@@ -245,6 +245,17 @@ def test_a_tensor_that_moved_is_looked_at_where_it_is_now() -> None:
     assert watched.checksums() != before
     parameter.data = torch.ones(3)
     assert watched.checksums() == before
+
+
+@given(sizes=st.lists(st.integers(0, 40_000), min_size=1, max_size=5), seed=st.integers(0, 99))
+@settings(max_examples=30)
+def test_the_words_of_a_gpu_are_those_of_the_cpu(sizes: list[int], seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    views = [torch.randint(0, 256, (size,), dtype=torch.uint8, generator=draw) for size in sizes]
+    there = DeviceWords(views)  # its kernels run on any device
+    for _ in range(2):
+        assert there.checksums().tolist() == ChecksummedTensors(views).checksums().tolist()
+        views[0].add_(1)
 
 
 def test_any_layout_of_memory_has_a_checksum() -> None:

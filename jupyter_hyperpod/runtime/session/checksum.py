@@ -55,56 +55,114 @@ def fold(words: Words, level: int = 0) -> int:
 
 
 class ChecksummedTensors:
-    """Tensors with repeated checksums: views are prepared once, and one pass weighs the words of all tensors.
+    """Tensors with repeated checksums: views are prepared once, and one pass per device reads the words of all tensors.
 
-    Views are renewed where a tensor has moved to other memory.
+    Views are renewed where a tensor has moved to other memory. Tensors of a GPU are read there; their words are summed
+    modulo 2**64 in any order, so the numbers are those of the CPU.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
         self._places: list[int] = []
-        self._summed: list[tuple[Words, Words]] = []  # rows of 64-bit words, and where their sums go
-        self._copied: list[tuple[Octets, Octets]] = []  # what fills no row, and where it goes
-        self._apart: list[int] = []  # not contiguous, or on another device
-        self._plain: list[int] = []
-        self._words = self._odd = np.empty(0, np.int64)
-        self._starts: list[int] = []  # of each plain tensor's words
+        self._read: list[tuple[list[int], _Words]] = []  # indices of the tensors, and their words
+        self._apart: list[int] = []  # read from a copy
 
     def checksums(self) -> Words:
         """One number per tensor, of its present bytes."""
         places = [tensor.data_ptr() if _plain(tensor) else -1 for tensor in self.tensors]
         if places != self._places:
-            self._prepare()
+            self._prepare(places)
             self._places = places
         found = np.zeros(len(self.tensors), np.int64)
-        for rows, sums in self._summed:
-            np.add.reduce(rows, axis=1, out=sums)
-        for octets, copy in self._copied:
-            copy[:] = octets
-        if self._plain:
-            found[self._plain] = np.add.reduceat(self._words * self._odd, self._starts)
+        for indices, words in self._read:
+            found[indices] = words.checksums()
         for index in self._apart:
-            found[index] = ChecksummedTensors([self.tensors[index].detach().cpu().contiguous()]).checksums()[0]
+            copy = self.tensors[index].detach().clone(memory_format=torch.contiguous_format)
+            found[index] = ChecksummedTensors([copy]).checksums()[0]
         return found
 
-    def _prepare(self) -> None:
-        plain = [_plain(tensor) for tensor in self.tensors]
-        self._plain = [index for index, is_plain in enumerate(plain) if is_plain]
-        self._apart = [index for index, is_plain in enumerate(plain) if not is_plain]
-        views = [_octets(self.tensors[index]) for index in self._plain]
-        rows = [view.size // ROW_OCTETS if view.size > ROW_OCTETS else 0 for view in views]
-        sizes = [max(1, n - (n * ROW_OCTETS - view.size) // 8) for n, view in zip(rows, views, strict=True)]
-        self._starts = [0, *accumulate(sizes)][:-1]
-        self._words = np.zeros(sum(sizes), np.int64)
+    def _prepare(self, places: Sequence[int]) -> None:
+        self._apart = [index for index, place in enumerate(places) if place == -1]
+        by_device: dict[torch.device, list[int]] = {}
+        for index, place in enumerate(places):
+            if place != -1:
+                by_device.setdefault(self.tensors[index].device, []).append(index)
+        self._read = [(found, _words_of([self.tensors[n] for n in found])) for found in by_device.values()]
+
+
+class _Words:
+    """The words of contiguous tensors of one device: the sum of each row, then what fills no row."""
+
+    def __init__(self, views: Sequence[torch.Tensor]) -> None:
+        """``views``: the tensors' bytes, 1-D."""
+        octets = [view.numel() for view in views]
+        self.rows = [n // ROW_OCTETS if n > ROW_OCTETS else 0 for n in octets]
+        sizes = [max(1, n - (n * ROW_OCTETS - size) // 8) for n, size in zip(self.rows, octets, strict=True)]
+        self.starts = [0, *accumulate(sizes)][:-1]
+        self.count = sum(sizes)
         self._odd = np.concatenate([np.empty(0, np.int64), *map(_odd, sizes)])
-        self._summed, self._copied = [], []
-        for view, n, start in zip(views, rows, self._starts, strict=True):
+
+    def checksums(self) -> Words:
+        """One number per tensor."""
+        found: Words = np.add.reduceat(self.read() * self._odd, self.starts)
+        return found
+
+    def read(self) -> Words:
+        """The words now."""
+        raise NotImplementedError
+
+
+class _HostWords(_Words):
+    """Of tensors of the CPU."""
+
+    def __init__(self, views: Sequence[torch.Tensor]) -> None:
+        super().__init__(views)
+        self._words = np.zeros(self.count, np.int64)
+        self._summed: list[tuple[Words, Words]] = []  # rows, and where their sums go
+        self._copied: list[tuple[Octets, Octets]] = []  # what fills no row, and where it goes
+        for view, n, start in zip((view.numpy() for view in views), self.rows, self.starts, strict=True):
             if n:
                 whole = view[: n * ROW_OCTETS].view(np.int64).reshape(n, ROW)
                 self._summed.append((whole, self._words[start : start + n]))
             if (rest := view[n * ROW_OCTETS :]).size:
                 begin = 8 * (start + n)
                 self._copied.append((rest, self._words.view(np.uint8)[begin : begin + rest.size]))
+
+    def read(self) -> Words:
+        for rows, sums in self._summed:
+            np.add.reduce(rows, axis=1, out=sums)
+        for octets, copy in self._copied:
+            copy[:] = octets
+        return self._words
+
+
+class DeviceWords(_Words):
+    """Of tensors of a GPU: rows are summed there, one kernel per tensor, and only the words come to the host."""
+
+    def __init__(self, views: Sequence[torch.Tensor]) -> None:
+        super().__init__(views)
+        device = views[0].device
+        self._there = torch.zeros(self.count, dtype=torch.int64, device=device)
+        self._here = torch.zeros(self.count, dtype=torch.int64, pin_memory=device.type == "cuda")
+        octets = self._there.view(torch.uint8)
+        self._summed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._rests: list[torch.Tensor] = []
+        self._copies: list[torch.Tensor] = []
+        for view, n, start in zip(views, self.rows, self.starts, strict=True):
+            if n:
+                whole = view[: n * ROW_OCTETS].view(torch.int64).reshape(n, ROW)
+                self._summed.append((whole, self._there[start : start + n]))
+            if (rest := view[n * ROW_OCTETS :]).numel():
+                begin = 8 * (start + n)
+                self._rests.append(rest)
+                self._copies.append(octets[begin : begin + rest.numel()])
+
+    def read(self) -> Words:
+        for rows, sums in self._summed:
+            torch.sum(rows, dim=1, out=sums)
+        if self._rests:
+            torch._foreach_copy_(self._copies, self._rests)
+        return self._here.copy_(self._there).numpy()  # waits for the device
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
@@ -113,8 +171,10 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.is_contiguous()
+    """Whether its bytes can be read in place as 64-bit words."""
+    return tensor.is_contiguous() and (tensor.is_cpu or tensor.data_ptr() % 8 == 0)
 
 
-def _octets(tensor: torch.Tensor) -> Octets:
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+def _words_of(tensors: Sequence[torch.Tensor]) -> _Words:
+    views = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
+    return _HostWords(views) if tensors[0].is_cpu else DeviceWords(views)
