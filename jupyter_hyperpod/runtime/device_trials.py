@@ -22,7 +22,7 @@ from ..policy.batching import assign, holdings_of
 from .comm import process_group
 from .comm.device_collectives import DeviceCollectives
 from .comm.kinds import CHUNK, Kind, gloo
-from .comm.mesh import Address, Mesh, MeshListener, PeerLost
+from .comm.mesh import Address, Mesh, MeshListener, PeerLost, all_gather
 from .comm.pair_transfer import StripeServer, fetch, source_of
 from .comm.process_group import ProcessGroup
 from .comm.reduction import FinishedNodes, Layout
@@ -97,7 +97,7 @@ def measure(device_type: str) -> None:
         entrance.close()
     links = TrialLinks(mesh)
     shown = {"rank": rank, "verified_on": f"{kind.description}, {kind.name}, torch {torch.__version__}"}
-    show(shown | _formed(kind, links) | _steps(kind, links) | _fetched(pair, host, secret, rank, device))
+    show(shown | _formed(kind, links) | _steps(kind, links) | _fetched(pair, links, host, secret, device))
     distributed.barrier()
     mesh.close()
     distributed.destroy_process_group()
@@ -219,8 +219,9 @@ def _steps(kind: Kind, links: TrialLinks) -> dict[str, Any]:
     return {"step_s": _median(times[ours]), "ddp_s": _median(times[theirs]), "exchange_s": _median(exchanging)}
 
 
-def _fetched(pair: Kind, host: str, secret: bytes, rank: int, device: torch.device) -> dict[str, Any]:
+def _fetched(pair: Kind, links: TrialLinks, host: str, secret: bytes, device: torch.device) -> dict[str, Any]:
     """Rank 1 fetches a stripe of rank 0 by a process group of the two; whether it has the same bits, and how fast."""
+    rank = links.rank
     stripe = torch.arange(STRIPE_BYTES, device=device).to(torch.uint8) if rank == 0 else torch.empty(0)
     server = StripeServer(pair, host, secret, 1, stripe) if rank == 0 else None
     digest = hashlib.sha256(stripe.cpu().numpy().tobytes()).hexdigest()
@@ -231,7 +232,8 @@ def _fetched(pair: Kind, host: str, secret: bytes, rank: int, device: torch.devi
         (copy,) = fetch(pair, host, secret, [source_of(sources[0])], _until_readable)
         found["fetch_mb_s"] = STRIPE_BYTES / 1e6 / (time.perf_counter() - began_s)
         found["fetched"] = hashlib.sha256(copy.cpu().numpy().tobytes()).hexdigest() == digests[0]
-    distributed.barrier()
+    # a collective that waits on the device would hold up the pair, whose forming waits for the device
+    all_gather(links.exchange, links.rank, links.world_size, b".")
     if server is not None:
         server.close()
     return found

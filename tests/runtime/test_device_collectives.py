@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from jupyter_hyperpod.runtime.comm.device_collectives import MOST_FAILURES, Devi
 from jupyter_hyperpod.runtime.comm.host_collectives import HostCollectives
 from jupyter_hyperpod.runtime.comm.kinds import gloo
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
+from jupyter_hyperpod.runtime.comm.process_group import ProcessGroup
 from jupyter_hyperpod.runtime.comm.reduction import FinishedNodes, Layout
 
 from .meshes import meshes, nothing, together
@@ -37,13 +39,14 @@ Work = Callable[[Collectives], Any]
 class Member:
     """One member's place in a mesh of the test."""
 
-    collectives, host, generation = "auto", "127.0.0.1", 1
+    host, generation = "127.0.0.1", 1
     near: frozenset[int] = frozenset()
     neighbours: frozenset[Any] = frozenset()
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.rank, self.world_size = mesh, mesh.rank, mesh.world_size
         self.warnings: list[str] = []
+        self.collectives = "auto"
 
     def exchange(self, sends: Any, receives: Any) -> None:
         self.mesh.exchange(sends, receives, -1, nothing)
@@ -82,7 +85,8 @@ def opened(kind: str, member: Member) -> Collectives:
     lay_out = partial(Layout, PARAMETERS, 5, 9)
     if kind == "host":
         return HostCollectives(member, lay_out())
-    return DeviceCollectives(member, gloo("127.0.0.1"), lay_out)
+    place = "one GPU" if kind == "shared" else ""
+    return DeviceCollectives(member, replace(gloo("127.0.0.1"), place=place), lay_out)
 
 
 def reduced(
@@ -106,7 +110,11 @@ def reduced(
         weights[[*leaves, *shares[rank]]] = 1.5
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in finished.nodes.items()}
         collectives.begin([])
-        if one_collective and isinstance(collectives, DeviceCollectives) and collectives._group is not None:
+        if (
+            one_collective
+            and isinstance(collectives, DeviceCollectives)
+            and isinstance(collectives._group, ProcessGroup)
+        ):
             collectives._group._all_to_all = True
         results = []
         for _ in range(2):  # the second time, memory is used again
@@ -131,6 +139,50 @@ def test_a_process_group_gives_the_bits_of_the_host_mesh() -> None:
     for world in (1, 2, 3, 4):
         assert reduced("gloo", assign(COUNT, world)) == [expected] * world
     assert reduced("gloo", assign(COUNT, 3), one_collective=True) == [expected] * 3
+
+
+def test_members_that_share_a_gpu_get_the_same_bits_over_their_links() -> None:
+    expected = reduced("host", assign(COUNT, 1))[0]
+    for world in (1, 2, 3, 4):
+        assert reduced("shared", assign(COUNT, world)) == [expected] * world
+    uneven, halves = [[0, 1, 2], [3, 4, 5, 6]], [[0], [1], [2, 3, 4, 5, 6]]
+    assert reduced("shared", uneven) == [expected] * 2
+    assert reduced("shared", halves) == [expected] * 3
+
+
+def begun(places: Sequence[str], asked: str = "auto", descriptions: Sequence[str] = ("cpu", "cpu")) -> list[Any]:
+    """What each of two members says when its generation begins: its group and its warnings, or an error."""
+    connected = meshes(2)
+
+    def member(rank: int) -> Any:
+        links = Member(connected[rank])
+        links.collectives = asked
+        kind = replace(gloo("127.0.0.1"), place=places[rank], description=descriptions[rank])
+        collectives = DeviceCollectives(links, kind, partial(Layout, PARAMETERS), gloo("127.0.0.1"))
+        try:
+            collectives.begin([])
+            collectives.begin([])
+        except TrainingError as error:
+            return str(error)
+        found = type(collectives._group).__name__, collectives.pair is None, links.warnings
+        collectives.release()
+        return found
+
+    try:
+        return together(2, member)
+    finally:
+        for mesh in connected:
+            mesh.close()
+
+
+def test_one_gpu_of_two_members_is_seen_before_a_process_group_forms() -> None:
+    said = "ranks 0 and 1 share one GPU, and gloo takes one per member"
+    assert begun(["a", "b"]) == [("ProcessGroup", False, [])] * 2
+    assert begun(["a", "a"]) == [("LinksGroup", True, [f"{said}: gradients go through host memory"])] * 2
+    (error, other) = begun(["a", "a"], "gloo")
+    assert error == other and error.startswith(f"{said}: start fewer members")
+    (error, other) = begun(["a", "b"], descriptions=["H100", "A100"])
+    assert error == other and "different devices (A100, H100)" in error
 
 
 def test_slices_longer_than_a_message_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

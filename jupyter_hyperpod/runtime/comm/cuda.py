@@ -33,7 +33,7 @@ def nccl(device: torch.device) -> Kind:
 
     properties = torch.cuda.get_device_properties(device)
     description = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
-    return Kind("nccl", device, make, finish, _abort, joined=True, description=description)
+    return Kind("nccl", device, make, finish, _abort, joined=True, description=description, place=str(properties.uuid))
 
 
 def _abort(backend: Any) -> None:

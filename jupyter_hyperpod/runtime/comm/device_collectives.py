@@ -1,5 +1,7 @@
 """Gradients in the memory of the parameters' device, exchanged by a process group of torch.distributed.
 
+Members that share a GPU, which NCCL does not connect, exchange them over the job's own connections.
+
 Every member gives each owner that owner's slice of its finished nodes, the owner adds them in the order of the tree,
 and all slices are gathered: the same sums as in `Reduction`, so the same bits. No library is asked to add. Slices are
 of bytes, so one exchange serves all types.
@@ -15,7 +17,7 @@ from ...core.errors import TrainingError
 from ...core.units import plural
 from ...policy.batching import Node, root_of
 from .collectives import Links
-from .kinds import Kind
+from .kinds import Kind, refuse_unequal
 from .mesh import all_gather
 from .process_group import ProcessGroup
 from .reduction import Buffer, FinishedNodes, Layout, as_bytes, flags_of, is_finite, tree_sum, weighed
@@ -24,6 +26,7 @@ from .shared_memory import ALIGN_BYTES, aligned
 SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
 MOST_FAILURES = 3  # of collectives, one after the other, that no loss explains
 CPU_BLOCK_BYTES = 1 << 18  # what is summed, scaled and checked before the next: it stays in the cache of the CPU
+PLACE_OCTETS = 256  # of what members tell each other of their GPUs
 MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
 
 
@@ -51,14 +54,15 @@ class DeviceCollectives:
         lay_out: Callable[[Callable[[int], DeviceMemory]], Layout],
         pair: Kind | None = None,
     ) -> None:
-        self.pair = pair
+        self.pair = self._pair = pair
         self._links = links
         self._kind = kind
         self.layout = lay_out(lambda octets: DeviceMemory(octets, kind.device))
         self._block = CPU_BLOCK_BYTES if kind.device.type == "cpu" else max(1, self.layout.octets)
         self._results: list[Buffer] = []
         self._scratch: dict[str, torch.Tensor] = {}
-        self._group: ProcessGroup | None = None
+        self._group: ProcessGroup | LinksGroup | None = None
+        self._has_warned = False
         self._failures: list[str] = []
 
     def begin(self, keep: Sequence[Buffer]) -> None:
@@ -76,7 +80,9 @@ class DeviceCollectives:
                 f"{MOST_MEMBERS}: submit with --collectives host"
             )
         if self._links.world_size > 1:
-            self._group = ProcessGroup(self._kind, self._links)
+            shared = self._is_shared()
+            self.pair = None if shared else self._pair
+            self._group = LinksGroup(self._links) if shared else ProcessGroup(self._kind, self._links)
 
     def reduce(
         self,
@@ -172,6 +178,31 @@ class DeviceCollectives:
             self._group.close()
         self._group, self._results, self._scratch = None, [], {}
 
+    def _is_shared(self) -> bool:
+        """Whether two members have one GPU. Raises TrainingError where NCCL was asked for, Regroup."""
+        if not self._kind.place:
+            return False
+        links = self._links
+        own = f"{self._kind.place} {self._kind.description}".encode()[:PLACE_OCTETS].ljust(PLACE_OCTETS)
+        shown = [
+            bytes(text).decode().rstrip().split(" ", 1)
+            for text in all_gather(links.exchange, links.rank, links.world_size, own)
+        ]
+        refuse_unequal(description for _, description in shown)
+        ranks: dict[str, list[int]] = {}
+        for rank, (place, _) in enumerate(shown):
+            ranks.setdefault(place, []).append(rank)
+        shared = next((found for found in ranks.values() if len(found) > 1), None)
+        if shared is None:
+            return False
+        said = f"ranks {' and '.join(map(str, shared))} share one GPU, and {self._kind.name} takes one per member"
+        if links.collectives == self._kind.name:
+            raise TrainingError(f"{said}: start fewer members, or submit with --collectives auto or host")
+        if not self._has_warned:
+            links.warn(f"{said}: gradients go through host memory")
+            self._has_warned = True
+        return True
+
     def _leave(self) -> None:
         """Leave the process group of an earlier generation."""
         if self._group is not None:
@@ -197,6 +228,54 @@ class DeviceCollectives:
         if scratch is None or scratch.numel() < size:
             scratch = self._scratch[name] = torch.empty(size, dtype=torch.uint8, device=self._kind.device)
         return scratch[:size]
+
+
+class LinksGroup:
+    """Exchanges slices as `ProcessGroup` does, over the job's own connections and through host memory."""
+
+    failed = ""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    def exchange_slices(self, sent: torch.Tensor | None, received: torch.Tensor, holders: Sequence[int]) -> None:
+        """See `ProcessGroup.exchange_slices`."""
+        rank, size = self._links.rank, received.numel() // len(holders)
+        given = [] if sent is None else list(self._to_host(sent).split(size))
+        taken = list(_host_memory(received).split(size))
+        self._links.exchange(
+            [(peer, as_bytes(part)) for peer, part in enumerate(given) if peer != rank],
+            [(peer, as_bytes(part)) for peer, part in zip(holders, taken, strict=True) if peer != rank],
+        )
+        for peer, part, there in zip(holders, taken, received.split(size), strict=True):
+            if peer != rank:
+                there.copy_(part)
+
+    def gather_slices(self, whole: torch.Tensor) -> None:
+        """See `ProcessGroup.gather_slices`."""
+        rank, parts = self._links.rank, whole.chunk(self._links.world_size)
+        own = self._to_host(parts[rank])
+        taken = [_host_memory(part) for part in parts]
+        peers = [peer for peer in range(len(parts)) if peer != rank]
+        self._links.exchange(
+            [(peer, as_bytes(own)) for peer in peers], [(peer, as_bytes(taken[peer])) for peer in peers]
+        )
+        for peer in peers:
+            parts[peer].copy_(taken[peer])
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    def abandon(self) -> None:
+        """It holds nothing."""
+
+    @staticmethod
+    def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+        return _host_memory(tensor).copy_(tensor)
+
+
+def _host_memory(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
 
 def _octets(buffer: Buffer) -> torch.Tensor:

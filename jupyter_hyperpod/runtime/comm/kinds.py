@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as distributed
+
+from ...core.errors import TrainingError
 
 # longer than any transfer: members begin one together, and a lost one breaks its connections
 TRANSFER = timedelta(minutes=30)
@@ -21,7 +23,8 @@ class Kind:
 
     ``finish()`` waits until the device has done what was enqueued; ``abort(backend)`` releases whoever waits for it.
     ``joined``: whether one collective of all members moves slices faster than a send and a receive per pair.
-    ``description``: equal on every member, or they do not belong together.
+    ``description``: equal on every member, or they do not belong together. ``place``: the device's own identity, ""
+    where members may share one.
     """
 
     name: str
@@ -31,6 +34,17 @@ class Kind:
     abort: Callable[[Any], None]
     joined: bool
     description: str
+    place: str = ""
+
+
+def refuse_unequal(descriptions: Iterable[str]) -> None:
+    """Raise TrainingError where members have devices whose arithmetic may differ."""
+    described = sorted(set(descriptions))
+    if len(described) > 1:
+        raise TrainingError(
+            f"members have different devices ({', '.join(described)}), whose arithmetic may differ; expected equal "
+            "ones: choose the nodes, for example by --slurm constraint=, or train on the CPU"
+        )
 
 
 def gloo(host: str, timeout: timedelta = TRANSFER) -> Kind:

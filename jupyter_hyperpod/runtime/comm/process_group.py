@@ -19,7 +19,7 @@ import torch
 
 from ...core.errors import TrainingError
 from .collectives import Links
-from .kinds import Kind
+from .kinds import Kind, refuse_unequal
 from .meeting_store import FAILED, MeetingStore
 from .mesh import PeerLost
 
@@ -146,12 +146,7 @@ class ProcessGroup:
                 "connections between all nodes on any port: name the network with GLOO_SOCKET_IFNAME or "
                 "NCCL_SOCKET_IFNAME, or submit with --collectives host, which uses the job's own connections"
             )
-        described = {said["description"] for said in found}
-        if len(described) > 1:
-            raise TrainingError(
-                f"members have different devices ({', '.join(sorted(described))}), whose arithmetic may differ; "
-                "expected equal ones: choose the nodes, for example by --slurm constraint=, or train on the CPU"
-            )
+        refuse_unequal(said["description"] for said in found)
         return all(said["all_to_all"] for said in found)
 
     def _serve(self) -> None:
