@@ -32,6 +32,8 @@ STRUCK = (
     "train_struck({steps}, {pause_s}, {device!r}, {collective!r}, {nodes})\n"
 )
 MEASURE = "from jupyter_hyperpod.runtime.device_trials import measure\nmeasure({device!r})\n"
+APART = "import os\nos.environ.setdefault('NCCL_HOSTID', os.environ['HYPERPOD_NODE'])\n"
+SHARED = "{nodes} members share {devices}: NCCL takes them for members of several hosts, and uses sockets"
 FAULTS = {"all members": "", "a killed rank": "kill", "a rank that hangs": "hang"}
 COLLECTIVES = {
     "faults while slices are exchanged": "exchange_slices",
@@ -43,6 +45,7 @@ class DeviceValidation(Validation):
     """A validation of the devices' exchange: ``collectives`` is "gloo" for the CPU, else "nccl"."""
 
     collectives = "nccl"
+    _prefix = ""  # of every cell
 
     def rows(self) -> Iterator[Row]:
         """Yield each row as soon as it is known."""
@@ -65,6 +68,9 @@ class DeviceValidation(Validation):
                 yield Row("devices", preflight.FAILED, NEURON, "install a torch with CUDA on the nodes")
                 return
             yield preflight.devices(probes, preflight.expected_devices(self._options))
+            if self._backend.capabilities.owns_nodes and self._nodes > (found := int(probes[0]["devices"])):
+                self._prefix = APART
+                yield Row("sharing", preflight.PASSED, SHARED.format(nodes=self._nodes, devices=plural(found, "GPU")))
         yield from self._exchange(device)
 
     def _exchange(self, device: str) -> Iterator[Row]:
@@ -135,7 +141,7 @@ class DeviceValidation(Validation):
         self, source: str, nodes: int, collectives: str, meanwhile: Callable[[str], None] = lambda job_id: None
     ) -> tuple[str, View]:
         """Run a job to its end; return its id and view. Raises ClusterError where it fails."""
-        job_id = self._submit("validate-devices", source, nodes, collectives=collectives)
+        job_id = self._submit("validate-devices", self._prefix + source, nodes, collectives=collectives)
         meanwhile(job_id)
         view = jobs.wait(self._store, job_id, timeout_s=JOB_S)
         if view["state"] != "succeeded":

@@ -1,6 +1,6 @@
 """Copies chunks to a device: each thread has two pinned buffers and a stream of its own.
 
-Not verified on a GPU; on other devices the same code runs without pinning and streams.
+On other devices than a GPU the same code runs without pinning and streams.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""All that is CUDA's own in a process group: making it, waiting for the device, aborting. Not verified on a GPU."""
+"""All that is CUDA's own in a process group: making it, waiting for the device, aborting. See docs/devices.md."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +18,13 @@ import torch.distributed as distributed
 
 from .kinds import Kind
 
+# of torch's own threads, which end a process some time after a collective has failed: here its members regroup
+SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+}
 TRANSFER = timedelta(minutes=30)
 ABORT_S = 5.0  # after that only the end of this process releases the device
 
@@ -26,21 +36,35 @@ def nccl(device: torch.device) -> Kind:
         torch.cuda.set_device(device)  # of this thread
         options = distributed.ProcessGroupNCCL.Options()
         options._timeout = TRANSFER
-        return distributed.ProcessGroupNCCL(store, rank, world_size, options)
+        with _own_settings():
+            return distributed.ProcessGroupNCCL(store, rank, world_size, options)
 
     def finish() -> None:
         torch.cuda.current_stream(device).synchronize()
 
     properties = torch.cuda.get_device_properties(device)
+    place = f"{os.environ.get('NCCL_HOSTID', '')}/{properties.uuid}"  # NCCL takes other ids for other hosts
     description = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
-    return Kind("nccl", device, make, finish, _abort, joined=True, description=description, place=str(properties.uuid))
+    return Kind("nccl", device, make, finish, _abort, joined=True, description=description, place=place)
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """A process group reads `SETTINGS` when it is made; those of the program's own groups stay."""
+    before = {name: os.environ.get(name) for name in SETTINGS}
+    os.environ.update(SETTINGS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def _abort(backend: Any) -> None:
     """Abort the communicator and what it has enqueued; a process whose device does not come back ends itself."""
 
     def release() -> None:
-        backend.abort()
+        _abandon(backend)
         torch.cuda.synchronize()
 
     thread = threading.Thread(target=release, name="hyperpod-abort", daemon=True)
@@ -51,6 +75,12 @@ def _abort(backend: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _abandon(backend: Any) -> None:
+    """Abort it, and never free it: freeing waits for a thread of torch, which may wait for this interpreter's lock."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+    backend.abort()
+
+
 def nccl_pair(device: torch.device) -> Kind:
     """Process groups of two for one transfer: on a stream of their own, and an abort waits for nothing else."""
     kind = nccl(device)
@@ -59,4 +89,4 @@ def nccl_pair(device: torch.device) -> Kind:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # of this thread
         return kind.make(store, rank, world_size)
 
-    return replace(kind, make=make, abort=lambda backend: backend.abort())
+    return replace(kind, make=make, abort=_abandon)

@@ -27,6 +27,10 @@ SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may 
 MOST_FAILURES = 3  # of collectives, one after the other, that no loss explains
 CPU_BLOCK_BYTES = 1 << 18  # what is summed, scaled and checked before the next: it stays in the cache of the CPU
 PLACE_OCTETS = 256  # of what members tell each other of their GPUs
+VERIFIED = (
+    "verified with members that share one GPU only, and not for a member that is lost in the middle of an exchange: "
+    "see docs/devices.md, run `jupyter hyperpod validate --devices`, and use checkpoint="
+)
 MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
 
 
@@ -62,7 +66,7 @@ class DeviceCollectives:
         self._results: list[Buffer] = []
         self._scratch: dict[str, torch.Tensor] = {}
         self._group: ProcessGroup | LinksGroup | None = None
-        self._has_warned = False
+        self._warned = ""
         self._failures: list[str] = []
 
     def begin(self, keep: Sequence[Buffer]) -> None:
@@ -194,14 +198,18 @@ class DeviceCollectives:
             ranks.setdefault(place, []).append(rank)
         shared = next((found for found in ranks.values() if len(found) > 1), None)
         if shared is None:
+            self._warn(f"gradients go from GPU to GPU by {self._kind.name}, which was {VERIFIED}")
             return False
         said = f"ranks {' and '.join(map(str, shared))} share one GPU, and {self._kind.name} takes one per member"
         if links.collectives == self._kind.name:
             raise TrainingError(f"{said}: start fewer members, or submit with --collectives auto or host")
-        if not self._has_warned:
-            links.warn(f"{said}: gradients go through host memory")
-            self._has_warned = True
+        self._warn(f"{said}: gradients go through host memory")
         return True
+
+    def _warn(self, text: str) -> None:
+        if text != self._warned and self._links.rank == 0:
+            self._links.warn(text)
+            self._warned = text
 
     def _leave(self) -> None:
         """Leave the process group of an earlier generation."""

@@ -81,12 +81,28 @@ class ProcessGroup:
             self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)), whole.numel())
 
     def send(self, sent: torch.Tensor, rank: int) -> None:
-        """Send bytes to a rank that receives as many."""
-        self.run(lambda backend: _wait([backend.send([sent], rank, 0)]), sent.numel())
+        """Send bytes to a rank that receives as many; where the kind is joined, all others receive none meanwhile."""
+        if self._kind.joined:
+            self._one_way(sent, sent[:0], rank)
+        else:
+            self.run(lambda backend: _wait([backend.send([sent], rank, 0)]), sent.numel())
 
     def receive(self, received: torch.Tensor, rank: int) -> None:
         """Receive bytes of a rank."""
-        self.run(lambda backend: _wait([backend.recv([received], rank, 0)]), received.numel())
+        if self._kind.joined:
+            self._one_way(received[:0], received, rank)
+        else:
+            self.run(lambda backend: _wait([backend.recv([received], rank, 0)]), received.numel())
+
+    def _one_way(self, sent: torch.Tensor, received: torch.Tensor, rank: int) -> None:
+        """NCCL would connect the two anew for a send and a receive, by a store that all have left."""
+        outgoing, incoming = (
+            [part.numel() * (peer == rank) for peer in range(self._world_size)] for part in (sent, received)
+        )
+        self.run(
+            lambda backend: _wait([backend.alltoall_base(received, sent, incoming, outgoing)]),
+            sent.numel() + received.numel(),
+        )
 
     def run(self, operation: Operation, octets: int = 0) -> None:
         """Run `operation`, which moves ``octets``, in the group's thread. Raises Regroup when the generation ends.

@@ -47,6 +47,8 @@ class GradientCapture:
         self._taken = [False] * len(self._parameters)
         try:
             loss.backward()
+            if not self._early:
+                self._take_alike(buffer)
             for index, parameter in enumerate(self._parameters):
                 if parameter.grad is not None:
                     self._take(buffer, index, parameter)
@@ -81,6 +83,18 @@ class GradientCapture:
         if self._buffer is not None:
             self._take(self._buffer, index, parameter)
 
+    def _take_alike(self, buffer: Buffer) -> None:
+        """Take at once what is copied, or added, as it is: a GPU gets a few kernels instead of one per parameter."""
+        gradients, kept = [], []
+        for index, (parameter, place) in enumerate(zip(self._parameters, buffer.gradients, strict=True)):
+            gradient = parameter.grad
+            if gradient is not None and not self._taken[index] and _is_alike(gradient, place):
+                gradients.append(gradient)
+                kept.append(place)
+                self._taken[index], parameter.grad = True, None
+        if gradients:
+            torch._foreach_add_(kept, gradients) if self._adding else torch._foreach_copy_(kept, gradients)
+
     def _take(self, buffer: Buffer, index: int, parameter: torch.Tensor) -> None:
         gradient, kept, adding = parameter.grad, buffer.gradients[index], self._adding
         parameter.grad = None
@@ -93,3 +107,11 @@ class GradientCapture:
         if gradient.layout != torch.strided:
             gradient = gradient.to_dense()
         kept.add_(gradient.to(kept.device)) if adding else kept.copy_(gradient)
+
+
+def _is_alike(gradient: torch.Tensor, kept: torch.Tensor) -> bool:
+    return (
+        not is_shard(gradient)
+        and gradient.layout == torch.strided
+        and (gradient.dtype, gradient.device, gradient.shape) == (kept.dtype, kept.device, kept.shape)
+    )

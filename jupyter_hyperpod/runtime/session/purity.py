@@ -16,9 +16,6 @@ from ...core.units import plural
 from .turns import AnyOptimizer
 
 CPU = torch.device("cpu")
-CUDA_WARNING = (
-    "training on {device} is not verified on a GPU: see docs/devices.md, and run `jupyter hyperpod validate --devices`"
-)
 
 
 @cache

@@ -40,7 +40,7 @@ from .integrity import Audit, Integrity
 from .loop import Loop, Step
 from .loss_scaling import LossScaling, refuse_scaler
 from .parts import Parts, Settings
-from .purity import CUDA_WARNING, trained_parameters
+from .purity import trained_parameters
 from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
@@ -153,8 +153,6 @@ class Session:
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
         self._evaluations = Evaluations(parts, model)
         self._loop = Loop(parts, self._execution, turns, self._evaluations.results)
-        if (device := parameters[0].device).type != "cpu":
-            group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
         if not isinstance(extra or {}, Mapping):
             raise SpecError(f"extra is a {type(extra).__name__}; expected a dictionary of objects by name")
         self.register(**(extra or {}))
