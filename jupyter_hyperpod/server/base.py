@@ -34,11 +34,28 @@ class ApiHandler(JsonErrors, APIHandler):
 
     async def prepare(self) -> None:  # type: ignore[override]
         """Refuse unauthenticated requests, and too large bodies before reading them."""
-        limit = self.limit_bytes()
+        limit, length = self.limit_bytes(), int(self.request.headers.get("Content-Length", 0))
         self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
-        await super().prepare()
-        if int(self.request.headers.get("Content-Length", 0)) > limit:
+        try:
+            await super().prepare()
+        except web.HTTPError as error:
+            if not 0 < length <= self.services.max_body_bytes:
+                raise
+            self._refuse_after_the_body(error)
+        if length > limit:
             raise RequestRefused(413, f"the body is larger than {limit} bytes")
+
+    def _refuse_after_the_body(self, error: web.HTTPError) -> None:
+        """Answer with ``error`` when the body has come.
+
+        Tornado would close the connection under a proxy that still sends it, which would answer in its own words.
+        """
+
+        def refuse(*_: str) -> None:
+            raise error
+
+        assert self.request.method is not None
+        setattr(self, self.request.method.lower(), refuse)
 
     def limit_bytes(self) -> int:
         """The largest allowed body."""
@@ -71,7 +88,7 @@ class ApiHandler(JsonErrors, APIHandler):
         """The person's user name in Jupyter, which no other has and nobody can change; "" for the one that the server
         makes up for its only user."""
         user = self.current_user
-        made_up = _MADE_UP.fullmatch(user.username) is not None
+        made_up = _MADE_UP.fullmatch(user.username) is not None and user.name.startswith("Anonymous ")
         return "" if made_up else str(user.username)
 
     async def command(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:

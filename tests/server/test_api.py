@@ -230,6 +230,25 @@ async def test_commands_name_the_person_that_jupyter_knows(api: Api, make_job: M
     assert command.data["reason"] == f"stopped by ada-l ({own_name()})"
 
 
+class Number(PasswordIdentityProvider):
+    """An account whose name looks like those that a server makes up, as some providers of identities have them."""
+
+    def generate_anonymous_user(self, handler: object) -> User:
+        return User(NUMBER, NUMBER, NUMBER)
+
+
+NUMBER = "0123456789abcdef" * 2
+NUMBERED = {"jpserver_extensions": {"jupyter_hyperpod": True}, "identity_provider_class": Number}
+
+
+@pytest.mark.parametrize("server_config", [{"ServerApp": NUMBERED}])
+async def test_a_name_of_hexadecimal_digits_is_a_name(api: Api, make_job: MakeJob) -> None:
+    job = make_job()
+    assert (await api("POST", f"/jobs/{job.id}/stop"))[0] == 202
+    (command,) = follow_commands(job.commands).poll()
+    assert command.data["by"]["identity"] == NUMBER
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
@@ -251,6 +270,35 @@ async def test_bad_bodies(api: Api, make_job: MakeJob, path: str, body: Any, wor
     status, answer = await api("POST", f"/jobs/{job.id}/{path}", body)
     assert status == 400
     assert words in answer["message"]
+    assert follow_commands(job.commands).poll() == []
+
+
+@pytest.mark.parametrize(
+    "refused", [{"Authorization": "token wrong"}, {"Cookie": "of=a-stranger"}, {"Origin": "https://elsewhere.example"}]
+)
+async def test_a_refused_body_is_read(
+    api: Api, make_job: MakeJob, jp_http_port: int, jp_base_url: str, jp_auth_header: Any, refused: dict[str, str]
+) -> None:
+    """A proxy that still sends a body when the connection is closed does not pass the answer on."""
+    job = make_job()
+
+    def request(method: str, path: str, headers: dict[str, str], body: str = "") -> bytes:
+        told = {"Host": f"127.0.0.1:{jp_http_port}", "Content-Length": str(len(body)), **headers}
+        lines = [f"{method} {jp_base_url}{ROOT.lstrip('/')}{path} HTTP/1.1", *(f"{k}: {v}" for k, v in told.items())]
+        return "\r\n".join([*lines, "", body]).encode()
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", jp_http_port)
+    try:
+        writer.write(request("POST", f"/jobs/{job.id}/stop", refused, '{"reason": "mine"}'))
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        found = re.search(rb"Content-Length: (\d+)", head)
+        assert head.startswith((b"HTTP/1.1 403", b"HTTP/1.1 404")) and found
+        assert "message" in json.loads(await reader.readexactly(int(found[1])))
+        writer.write(request("GET", "/settings", jp_auth_header))
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+    finally:
+        writer.close()
+        await writer.wait_closed()
     assert follow_commands(job.commands).poll() == []
 
 
