@@ -19,6 +19,8 @@ import type {
 export const ROOT = 'jupyter_hyperpod/api/v1';
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 30_000;
+// The server closes a socket so after some minutes, and checks anew who connects.
+const SIGN_IN_AGAIN = 4000;
 
 /** The version and the settings of this server. */
 export interface IServerSettings {
@@ -281,7 +283,8 @@ export class Stream implements IDisposable {
       this._subscribe([...this._topics]);
     };
     socket.onmessage = event => this._onMessage(event);
-    socket.onclose = () => this._onClose();
+    socket.onclose = event =>
+      event.code === SIGN_IN_AGAIN ? this._connect() : this._onClose();
   }
 
   /** Drop the present socket and ignore its later events. */

@@ -70,6 +70,12 @@ class HyperpodExtension(ExtensionApp):
         min=0.0,
         help="Seconds between two pings of a websocket; one that does not answer in that time is closed. 0: no pings.",
     ).tag(config=True)
+    socket_lifetime_s = Float(
+        300.0,
+        min=0.0,
+        help="Seconds after which a websocket is closed. The browser connects again at once and goes on where it was, "
+        "if its person is still signed in and authorized. 0: never.",
+    ).tag(config=True)
     jobs_listed = Int(
         100,
         min=1,

@@ -32,6 +32,7 @@ class Services(Protocol):
     streams: ThreadPoolExecutor  # read for sockets
     allow_faults: bool
     heartbeat_s: float  # 0: no pings
+    socket_lifetime_s: float  # 0: no end
     max_body_bytes: int
     max_file_bytes: int
     max_message_bytes: int

@@ -27,6 +27,7 @@ from .topic import dumps
 MAX_TOPICS = 1000
 # lets one message carry all events of one training step
 GATHER_S = 0.02
+SIGN_IN_AGAIN = 4000  # a code of our own; src/api.ts knows it
 # little work per message, and 150 KB of memory per client
 COMPRESSION = {"compression_level": 1, "mem_level": 5}
 Result = TypeVar("Result")
@@ -43,6 +44,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         self._news = asyncio.Event()
         self._problems: list[str] = []
         self._sender: asyncio.Task[None] | None = None
+        self._end: asyncio.TimerHandle | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]
         """Refuse unauthenticated clients with 403, as a websocket cannot show a login page."""
@@ -75,10 +77,15 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         self.services.sockets.add(self)
         self._loop = asyncio.get_running_loop()
         self._sender = asyncio.create_task(self._send())
+        if self.services.socket_lifetime_s:
+            reason = "the client connects again, so that its rights are checked again"
+            self._end = self._loop.call_later(self.services.socket_lifetime_s, self.close, SIGN_IN_AGAIN, reason)
 
     def on_close(self) -> None:
         """Stop sending and release every topic."""
         self.services.sockets.discard(self)
+        if self._end is not None:
+            self._end.cancel()
         if self._sender is not None:
             self._sender.cancel()
         for topic in list(self._readers):

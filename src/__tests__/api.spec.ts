@@ -89,6 +89,20 @@ describe('Stream', () => {
     expect(sockets.all).toHaveLength(3);
   });
 
+  it('connects at once, and goes on, when the server asks it to sign in again', () => {
+    const states: string[] = [];
+    stream.watch('cluster');
+    sockets.all[0].accept();
+    stream.stateChanged.connect((_, state) => states.push(state));
+    cursors.cluster = { supervisor: 7 };
+    sockets.all[0].breakOff(4000);
+    expect(sockets.all).toHaveLength(2);
+    sockets.all[1].accept();
+    expect(sockets.all[1].sent[0].cursors).toEqual(cursors);
+    expect(states).toEqual(['connecting', 'open']);
+    delete cursors.cluster;
+  });
+
   it('tries at once when the browser is online again', () => {
     stream.watch('cluster');
     sockets.all[0].breakOff();

@@ -3,7 +3,7 @@
 export class FakeSocket {
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: string }) => void) | null = null;
-  onclose: (() => void) | null = null;
+  onclose: ((event: { code: number }) => void) | null = null;
   readonly sent: any[] = [];
   closed = false;
 
@@ -26,8 +26,8 @@ export class FakeSocket {
     this.onmessage?.({ data });
   }
 
-  breakOff(): void {
-    this.onclose?.();
+  breakOff(code = 1006): void {
+    this.onclose?.({ code });
   }
 }
 

@@ -24,6 +24,7 @@ from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import BULK, View, fold_all, new_cluster_view, new_job_view
 from jupyter_hyperpod.server.extension import STATE_CHANGED, HyperpodExtension
 from jupyter_hyperpod.server.listing import CHANGES_KEPT, LIST_S, MOVING_S, TREND_POINTS, JobsList, JobsReader, trend_of
+from jupyter_hyperpod.server.stream import SIGN_IN_AGAIN
 from jupyter_hyperpod.storage.journal import RecordWriter, event_writer, read_events
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
@@ -522,6 +523,35 @@ async def test_a_client_that_went_away_without_a_word_is_noticed(
         assert len(extension.sockets) == 1
     await alive.subscribe("cluster")
     await alive.until(lambda: "cluster" in alive.views)
+
+
+@pytest.mark.parametrize("extension_config", [{"socket_lifetime_s": 0.5}])
+async def test_the_rights_of_an_old_socket_are_checked_again(
+    connect: Connect, jp_serverapp: Any, jp_ws_fetch: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    before = await connect()
+    await before.subscribe(job.id)
+    await before.until(lambda: job.id in before.views)
+    assert await asyncio.wait_for(before.socket.read_message(), 10) is None
+    assert before.socket.close_code == SIGN_IN_AGAIN
+    with event_writer(job.events, "a") as journal:
+        journal.append("warning.raised", {"text": "meanwhile"})
+    after = await connect()
+    after.views = before.views
+    await after.subscribe(job.id, cursors={job.id: before.views[job.id]["seen"]})
+    await after.until(lambda: after.views[job.id]["warnings"])
+    assert after.snapshots == []
+
+    class Nobody(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, *_: Any) -> bool:
+            return False
+
+    jp_serverapp.web_app.settings["authorizer"] = Nobody(parent=jp_serverapp)
+    assert await asyncio.wait_for(after.socket.read_message(), 10) is None
+    with pytest.raises(HTTPClientError) as refused:
+        await jp_ws_fetch(*ROOT.split("/"), "stream")
+    assert refused.value.code == 403
 
 
 async def test_a_dead_supervisor_is_shown_as_lost(connect: Connect, store: Store, monkeypatch: Any) -> None:
