@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from jupyter_server.auth import User
+from jupyter_server.auth import decorator as decorators
 from jupyter_server.auth.identity import PasswordIdentityProvider
+from jupyterhub.services.auth import HubOAuth
+from jupyterhub.singleuser.extension import JupyterHubIdentityProvider, JupyterHubUser
 from tornado.httpclient import HTTPClientError
+from tornado.web import RequestHandler
 
 from jupyter_hyperpod.server.handlers import ROOT
+from jupyter_hyperpod.server.hub_scopes import OPERATE, READ, HubScopesAuthorizer
 from jupyter_hyperpod.storage.journal import follow_commands
 from tests.server.conftest import Api, MakeJob
 from tests.server.test_api import FILE, operations, resource_of
@@ -108,3 +114,94 @@ async def test_a_command_carries_the_user_name_of_the_identity_provider(api: Api
         "operator",
         "reader",
     ]
+
+
+ACTIONS = ("read", "write", "execute")
+RESOURCES = [*KINDS, "api", "contents", "kernels", "terminals", "unnamed"]
+READER = {("read", f"jupyter_hyperpod.{kind}") for kind in ("settings", "jobs", "cluster")} | {("read", "api")}
+OPERATOR = READER | {("write", f"jupyter_hyperpod.{kind}") for kind in ("jobs", "faults")}
+EVERYTHING = {(action, resource) for action in ACTIONS for resource in RESOURCES}
+NOTHING: set[tuple[str, str]] = set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "scopes", "expected"),
+    [
+        ("user", "ada", [], EVERYTHING),
+        ("service", "ada", [], NOTHING),
+        ("user", "bob", [], NOTHING),
+        ("user", "bob", ["access:servers!server=ada/lab"], NOTHING),
+        ("user", "bob", ["admin:servers", "access:servers"], NOTHING),
+        ("user", "bob", [READ], READER),
+        ("user", "bob", [f"{READ}!user=ada"], READER),
+        ("user", "bob", [f"{READ}!server=ada/lab"], READER),
+        ("user", "bob", [f"{READ}!server=ada/", f"{READ}!server=ada/other", f"{READ}!user=bob"], NOTHING),
+        ("user", "bob", [READ, f"{OPERATE}!server=ada/lab"], OPERATOR),
+        ("user", "bob", [READ, f"{OPERATE}!user=bob"], READER),
+        ("service", "watch", [READ], READER),
+        ("user", "bob", ["custom:jupyter_server:read:contents"], {("read", "contents")}),
+        (
+            "user",
+            "bob",
+            ["custom:jupyter_server:write:jupyter_hyperpod:cluster"],
+            {("write", "jupyter_hyperpod.cluster")},
+        ),
+        ("user", "bob", ["custom:jupyter_server:read:*"], {("read", resource) for resource in RESOURCES}),
+        ("user", "bob", [f"custom:jupyter_server:{action}:*!server=ada/lab" for action in ACTIONS], EVERYTHING),
+    ],
+)
+def test_the_scopes_of_a_hub(
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, scopes: list[str], expected: set[tuple[str, str]]
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ada")
+    monkeypatch.setenv("JUPYTERHUB_SERVER_NAME", "lab")
+    hub = JupyterHubIdentityProvider(hub_auth=HubOAuth(oauth_client_id="of-a-test", api_token="of-a-test"))
+    authorizer = HubScopesAuthorizer(identity_provider=hub)
+    user = JupyterHubUser({"kind": kind, "name": name, "scopes": scopes})
+    assert {pair for pair in EVERYTHING if authorizer.is_authorized(None, user, *pair)} == expected
+    monkeypatch.setenv("JUPYTERHUB_USER", "")
+    assert not any(authorizer.is_authorized(None, user, *pair) for pair in EVERYTHING)
+
+
+def test_nobody_is_authorized_where_no_hub_says_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ada")
+    authorizer = HubScopesAuthorizer(identity_provider=PasswordIdentityProvider())
+    assert not any(authorizer.is_authorized(None, User("ada"), *pair) for pair in EVERYTHING)
+
+
+ALL = dict.fromkeys(("jupyter_hyperpod", "jupyterlab", "jupyter_server_terminals"), True)
+
+
+@pytest.mark.parametrize("server_config", [{"ServerApp": {"jpserver_extensions": ALL}}])
+def test_each_handler_that_names_a_resource_asks_about_it(jp_serverapp: Any) -> None:
+    """`HubScopesAuthorizer.admits` leaves these to the authorizer, Jupyter's own among them."""
+    found = {*_handlers(jp_serverapp.web_app.default_router.rules)}
+    handlers = {
+        handler for handler in found if issubclass(handler, RequestHandler) and hasattr(handler, "auth_resource")
+    }
+    names = {handler.__name__ for handler in handlers}
+    assert {"StopHandler", "MainKernelHandler", "TerminalRootHandler"} <= names
+    careless = {
+        f"{verb} of {handler.__module__}.{handler.__name__}"
+        for handler in handlers
+        for verb in ("post", "put", "patch", "delete")
+        if getattr(handler, verb) is not getattr(RequestHandler, verb) and not _asks(getattr(handler, verb))
+    }
+    assert careless == set()
+
+
+def _handlers(rules: Any) -> Iterator[type]:
+    for rule in rules:
+        if isinstance(rule.target, type):
+            yield rule.target
+        elif hasattr(rule.target, "rules"):
+            yield from _handlers(rule.target.rules)
+
+
+def _asks(method: Callable[..., Any] | None) -> bool:
+    """Whether a method is, below other decorators, one that `authorized` made."""
+    while method is not None:
+        if method.__code__.co_filename == decorators.__file__ and "authorizer" in method.__code__.co_names:
+            return True
+        method = getattr(method, "__wrapped__", None)
+    return False
