@@ -17,7 +17,7 @@ from ..control.verb_options import aimed_at, fault_aim, log_choice, tail
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
-from ..storage.output_choice import OutputChoice
+from ..storage.output.output_choice import OutputChoice
 from ..storage.store import Store
 from .terminal import Terminal
 
@@ -57,7 +57,7 @@ def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, job_id)
-    if _show_output(follower, options, terminal, OutputChoice(), follow=True):
+    if _show_output(follower, options, terminal, OutputChoice()):
         return 0
     view = follower.view
     _say_end(view | ({"error": None} if options.json else {}), terminal)
@@ -98,37 +98,46 @@ def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
-    follower, choice = watch.JobWatch(store, job_id), log_choice(options, store.job(job_id), follow=options.follow)
-    detached = _show_output(follower, options, terminal, choice, follow=options.follow)
-    if not detached and not options.json and follower.view["state"] in TERMINAL_STATES - {"succeeded"}:
-        _say_end(follower.view, terminal)
+    choice = log_choice(options, store.job(job_id), follow=options.follow)
+    if options.follow:
+        follower = watch.JobWatch(store, job_id)
+        detached, view = _show_output(follower, options, terminal, choice), follower.view
+    else:
+        detached, view = False, _show_printed(store, job_id, options, terminal, choice)
+    if not detached and not options.json and view["state"] in TERMINAL_STATES - {"succeeded"}:
+        _say_end(view, terminal)
     return 0
 
 
+def _show_printed(
+    store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal, choice: OutputChoice
+) -> View:
+    """Print what is there of a job's output."""
+    if options.json:
+        _print(watch.printed_pieces(store, job_id, choice), terminal)
+        return {}
+    view, lines = watch.printed(store, job_id, choice)
+    _print(lines, terminal)
+    return view
+
+
 def _show_output(
-    follower: watch.JobWatch,
-    options: argparse.Namespace,
-    terminal: Terminal,
-    choice: OutputChoice,
-    *,
-    follow: bool,
+    follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal, choice: OutputChoice
 ) -> bool:
-    """Print a job's output; returns True when the person pressed Ctrl-C."""
+    """Print a job's output to its end; returns True when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
     notice = waits = ""
     try:
-        there = [follower.there()]
-        for events in chain(there, follower.batches()) if follow else there:
+        for events in chain([follower.there()], follower.batches()):
             first = lines is None
             if lines is None:
-                watch.require_rank(follower.view, events, choice.rank, later=follow)
+                watch.require_rank(follower.view, events, choice.rank, later=True)
                 lines = watch.OutputLines(follower.view, choice)
-            found = _shown_as_json(events, choice) if options.json else lines.feed_all(events, ends=not follow)
+            found = _shown_as_json(events, choice) if options.json else lines.feed_all(events, ends=False)
             _print(choice.last(found) if first else found, terminal)
-            if follow:
-                terminal.status(report.progress_line(follower.view))
-                notice = _say_notice(follower, notice, terminal)
-                waits = _say_wait(follower.view, waits, terminal)
+            terminal.status(report.progress_line(follower.view))
+            notice = _say_notice(follower, notice, terminal)
+            waits = _say_wait(follower.view, waits, terminal)
         if lines and not options.json:
             _print(lines.finish(), terminal)
     except KeyboardInterrupt:

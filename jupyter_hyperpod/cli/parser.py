@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
+from ..control.report import JOBS_SHOWN
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
@@ -133,7 +134,8 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     rerun.add_argument("--follow", action="store_true", help=FOLLOW)
 
     listed = verbs.add("list", "list the jobs, newest first")
-    listed.add_argument("--all", action="store_true", help="all jobs, not only the newest 50 and those that run")
+    shown = f"all jobs, not only the newest {JOBS_SHOWN} and those that run"
+    listed.add_argument("--all", action="store_true", help=shown)
     verbs.add("describe", "show everything known about a job", job=True)
 
     logs = verbs.add("logs", "print the output of a job's ranks", job=True, query=True)

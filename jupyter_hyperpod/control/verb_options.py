@@ -10,8 +10,8 @@ from typing import Any
 from ..core import env_references
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
-from ..storage import output_choice
-from ..storage.output_choice import OutputChoice
+from ..storage.output import output_choice
+from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
 from .option_parser import add_env_option, duration, verbatim_help_format
@@ -21,12 +21,15 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``logs`` that choose what is shown."""
     when = "30s, 10min, 2h or 1d ago, or a date such as 2026-11-25T21:00"
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    parser.add_argument("--node", metavar="NODE", help="only what was printed on this node")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
     parser.add_argument("--grep", metavar="REGEX", help="only lines in which this regular expression is found")
     parser.add_argument("--since", metavar="TIME", help=f"only what was printed since {when}")
     parser.add_argument("--until", metavar="TIME", help="only what was printed until then")
     parser.add_argument(
-        "--steps", metavar="A:B", help="only what was printed from step A to step B of the newest session"
+        "--steps",
+        metavar="A:B",
+        help="only what each rank printed in its steps from A to B of the newest session; A:, :B and A work, too",
     )
 
 
@@ -45,10 +48,10 @@ def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = Fal
     if options.steps and (options.since or options.until):
         raise SpecError("give a range either of time (--since, --until) or of steps (--steps)")
     last, pattern = tail(options, "lines"), output_choice.pattern(options.grep) if options.grep else None
-    found = OutputChoice(options.rank, tail=last, pattern=pattern)
+    found = OutputChoice(options.rank, tail=last, pattern=pattern, node=options.node)
     if options.steps:
-        times = output_choice.times_of_steps(job.events, *output_choice.step_range(options.steps))
-        return replace(found, since_s=times[0], until_s=times[1])
+        steps = output_choice.chosen_steps(job.events, *output_choice.step_range(options.steps))
+        return replace(found, steps=steps)
     if options.since:
         found = replace(found, since_s=output_choice.moment(options.since))
     return replace(found, until_s=output_choice.moment(options.until)) if options.until else found

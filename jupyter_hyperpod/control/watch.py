@@ -11,10 +11,13 @@ from typing import Any
 from ..core.errors import ClusterError, Conflict, NotFound
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
+from ..storage.folded import FoldedJournal
 from ..storage.host_lease import OtherHost
 from ..storage.journal import follow_events
-from ..storage.output import OutputReader
-from ..storage.output_choice import OutputChoice
+from ..storage.journal_search import read_kinds
+from ..storage.output.output_choice import OutputChoice
+from ..storage.output.output_range import AGENT, last_output, sources
+from ..storage.output.output_reader import OutputReader, is_notice
 from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store
 from . import cluster
@@ -125,6 +128,39 @@ def require_rank(view: View, events: Iterable[Event], rank: int | None, *, later
     raise NotFound(f"{view['id']} has no rank {rank}; {ranks}")
 
 
+def printed(store: Store, job_id: str, choice: OutputChoice) -> tuple[View, Iterator[tuple[str, str]]]:
+    """A job's view, and what its ranks have printed so far, as lines with their streams. Reads the chosen part only.
+
+    Raises NotFound for a rank or a node that the job has not had.
+    """
+    view = _checked(store, job_id, choice)
+    return view, last_output(
+        store.job(job_id), choice, lambda events: OutputLines(view, choice).feed_all(events, ends=True)
+    )
+
+
+def printed_pieces(store: Store, job_id: str, choice: OutputChoice) -> Iterator[Event]:
+    """The same as events, which name the time, the rank and the step."""
+    _checked(store, job_id, choice)
+
+    def chosen(events: Iterator[Event]) -> Iterator[Event]:
+        return (event for event in events if is_notice(event) or choice.has(event.data["text"]))
+
+    return last_output(store.job(job_id), choice, chosen)
+
+
+def _checked(store: Store, job_id: str, choice: OutputChoice) -> View:
+    """The view of a job that has had the rank and the node of the choice."""
+    job = store.job(job_id)
+    view = FoldedJournal(job).catch_up()
+    if choice.rank is not None:
+        require_rank(view, read_kinds(job.events, ["generation.formed"], without=(AGENT, "worker-")), choice.rank)
+    if choice.node is not None and not sources(job, OutputChoice(node=choice.node)):
+        nodes = sorted({source.node for source in sources(job, OutputChoice())})
+        raise NotFound(f"{job_id} has printed nothing on {choice.node}; it has had {', '.join(nodes) or 'no node yet'}")
+    return view
+
+
 def wait_for_step(store: Store, job_id: str, step: int) -> View:
     """Wait until the job has committed `step`; raises Conflict where it ends before."""
     watch = JobWatch(store, job_id)
@@ -149,9 +185,12 @@ class OutputLines:
 
     def feed(self, event: Event) -> Iterator[tuple[str, str]]:
         """Yield ``(stream, line)`` for every line that `event` completes; lines end without a newline."""
+        data = event.data
+        if is_notice(event):
+            yield "stderr", str(data["text"]).rstrip("\n")
+            return
         if not self.shows(event):
             return
-        data = event.data
         key = (str(data["member"]), str(data["stream"]))
         prefix, text = self._open.pop(key, (self._prefix(data), ""))
         *lines, rest = (text + data["text"]).split("\n")

@@ -95,8 +95,10 @@ EVENTS: dict[str, Fields] = {
         ),
         # written by agents
         # `shown`: the text stands for a display; action (display, update, clear, or "" where another rank shows it),
-        # id, place (session, step, number), and the MIME bundle: data, metadata
-        "output.written": "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map",
+        # id, place (session, step, number), and the MIME bundle: data, metadata. `step`: it was printed in that one
+        "output.written": (
+            "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map, session?: int, step?: int"
+        ),
         # `line` is the line of the cell as the notebook numbers it
         "user.error": (
             "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null"

@@ -2,14 +2,14 @@
 
     python -m jupyter_hyperpod.health.logwatch --job DIR --parent PID
 
-People write the patterns, so each search ends after `SEARCH_S`; a rule that often needs longer is switched off.
+People write the patterns, so each search has a limit (`timed_search.py`); a rule that often needs longer is switched
+off.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 import time
 from collections import defaultdict
@@ -26,41 +26,18 @@ from ..policy.decision import Decision
 from ..policy.logwatch import BROKEN, Standing
 from ..storage.journal import command_writer, follow_events
 from ..storage.journal_writer import JournalWriter
-from ..storage.output import OutputReader
+from ..storage.output.output_reader import OutputReader
 from ..storage.store import JobStore
 from ..system.child import run_child
+from ..system.timed_search import search
 
 WRITER = "rules"
 TICK_S = 0.2
-SEARCH_S = 0.05
 TOO_OFTEN = 3
 LINE_LIMIT = 4096
 TELL_S = 10.0  # at most this often a changed value is journaled
 Say = Callable[[str, dict[str, Any]], object]
 Blame = Callable[[int | None, str, str], None]
-
-
-class _TooLong(Exception):
-    """A search was ended."""
-
-
-def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
-    """Search for a bounded time, in the main thread; raises TimeoutError. The engine handles signals meanwhile."""
-
-    def stop(*_: object) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
-        try:
-            return pattern.search(line)
-        finally:  # the alarm may come before this line has run; it is then caught below
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    except _TooLong:
-        raise TimeoutError(f"{pattern.pattern[:80]!r} needs more than {1000 * SEARCH_S:g} ms for a line") from None
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 class Watcher:

@@ -19,8 +19,8 @@ VERB_HELP = {
     "nodes": nodes.NODES_HELP,
     "health": nodes.HEALTH_HELP,
     "describe": "show everything known about a job",
-    "events": "show what happened to a job",
-    "logs": "show what a job's ranks have printed",
+    "events": "show what has happened to a job until now",
+    "logs": "show what a job's ranks have printed until now; `attach` follows it",
     "attach": "stream a job into this cell until it ends",
     "rerun": "run a job again: the same code, the same specification",
     "scale": "ask a job to grow or shrink, without a restart",
@@ -94,6 +94,7 @@ def verb_parser() -> Parser:
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
     made["events"].add_argument("--kind", action="append", metavar="KIND", help="only this kind; may be repeated")
+    made["events"].add_argument("--tail", type=int, metavar="N", help="only the last N events")
     add_log_options(made["logs"])
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"

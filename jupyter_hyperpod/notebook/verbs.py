@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..control import (
 )
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
-from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields
+from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields, tail
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
@@ -109,7 +110,8 @@ def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
 def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
     found = jobs.follow(*_job(options, notebook)).poll()
     first_s = found[0].time_s if found else 0.0
-    chosen = [event for event in found if not options.kind or event.kind in options.kind]
+    of_kind = (event for event in found if not options.kind or event.kind in options.kind)
+    chosen = deque(of_kind, tail(options, "events"))
     rows = [(f"{event.time_s - first_s:.3f}", event.kind, event_sentence(event)) for event in chosen]
     table = text_tables.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
     return Rows([to_json(event) for event in chosen], table)
@@ -117,11 +119,7 @@ def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
 
 def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
-    follower, choice = watch.JobWatch(store, job_id), log_choice(options, store.job(job_id))
-    found = follower.poll()
-    watch.require_rank(follower.view, found, options.rank)
-    lines = watch.OutputLines(follower.view, choice)
-    for _, line in choice.last(lines.feed_all(found, ends=True)):
+    for _, line in watch.printed(store, job_id, log_choice(options, store.job(job_id)))[1]:
         print(line)
 
 

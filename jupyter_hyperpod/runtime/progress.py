@@ -14,6 +14,8 @@ _LEASE_AT = 64
 _PACE = struct.Struct("<dQ")
 _PACE_AT = 192
 LEASE_POLL_S = 0.005
+_STEP = struct.Struct("<QQ")
+_STEP_AT = 256
 _WORDS = slice(128, 144)  # of an elastic event: its call number and its state; number of calls so far
 NONE, PROPOSED, FINAL = range(3)
 UNDECIDED_S = 0.001
@@ -37,6 +39,15 @@ class WorkerProgress:
         """Return (counter, step, phase)."""
         counter, step, phase = _LAYOUT.unpack_from(self._memory, 0)
         return counter, step, PHASES[min(phase, len(PHASES) - 1)]
+
+    def begin_step(self, session: int, step: int) -> None:
+        """Record the session and the step that begin, both from 1: called by the worker."""
+        _STEP.pack_into(self._memory, _STEP_AT, session, step)
+
+    def under_way(self) -> tuple[int, int]:
+        """Return (session, step) of the step that began last; zeros before the first."""
+        session, step = _STEP.unpack_from(self._memory, _STEP_AT)
+        return session, step
 
     def show_pace(self, step: int, seconds: float) -> None:
         """Record how long a micro-batch of ``step`` took on average: called by the worker."""

@@ -180,6 +180,8 @@ export interface IFacts {
     stream: string;
     text: string;
     shown?: Record<string, any>;
+    session?: number;
+    step?: number;
   };
   'user.error': {
     member: string;

@@ -17,7 +17,8 @@ from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.rules import LogRule, parse
 from jupyter_hyperpod.core.spec import JobSpec
-from jupyter_hyperpod.health.logwatch import Watcher, search
+from jupyter_hyperpod.health.logwatch import Watcher
+from jupyter_hyperpod.system.timed_search import search
 from tests.runtime.conftest import TRAIN, Run, Submit, job, reference
 
 __all__ = ["job", "reference"]

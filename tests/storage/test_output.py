@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.storage import output
 from jupyter_hyperpod.storage.journal import read_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import OutputReader, OutputRelay, output_directory
+from jupyter_hyperpod.storage.output import output_relay
+from jupyter_hyperpod.storage.output.output_reader import OutputReader
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel, output_directory
 from jupyter_hyperpod.storage.store import JobStore
 from tests.storage import full_disk
 
@@ -25,22 +26,23 @@ FLOOD = """
 import json, os
 from jupyter_hyperpod.storage.journal import read_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import OutputReader, OutputRelay
+from jupyter_hyperpod.storage.output.output_reader import OutputReader
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.store import JobStore
 (here / "events").mkdir()
 os.environ["HYPERPOD_OUTPUT_MB"] = "0"
 job = JobStore(here)
 relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
 for number in range(100):
-    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n")
+    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n", StepLabel())
 """
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
     """A job whose journal takes no output, and whose nodes keep two megabytes each."""
-    monkeypatch.setenv(output.SHARE_VARIABLE, "0")
-    monkeypatch.setenv(output.KEPT_VARIABLE, str(CAP_MB))
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0")
+    monkeypatch.setenv(output_relay.KEPT_VARIABLE, str(CAP_MB))
     (tmp_path / "events").mkdir()
     return JobStore(tmp_path)
 
@@ -64,12 +66,12 @@ def line(number: int) -> str:
 def test_the_journal_has_the_first_and_says_once_where_the_rest_is(
     job: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(output.SHARE_VARIABLE, "0.002")
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.002")
     worker = relay(job)
     for number in range(5):
-        worker.write("node-1.a.7", 3, "stdout", line(number))
+        worker.write("node-1.a.7", 3, "stdout", line(number), StepLabel())
     worker.begin()
-    worker.write("node-1.a.8", 3, "stdout", line(5))
+    worker.write("node-1.a.8", 3, "stdout", line(5), StepLabel())
     worker.close()
     journal = read_events(job.events)
     assert [e.data["text"][:9] for e in journal if e.kind == "output.written"] == [
@@ -89,26 +91,26 @@ def test_the_journal_has_the_first_and_says_once_where_the_rest_is(
 def test_a_flood_stays_within_its_cap_and_keeps_the_newest(job: JobStore, worst: str) -> None:
     worker, most = relay(job), 0
     for number in range(60):
-        worker.write("node-1.a.7", 0, "stdout", f"{number:04}" + worst * 99_000 + "\n")
+        worker.write("node-1.a.7", 0, "stdout", f"{number:04}" + worst * 99_000 + "\n", StepLabel())
         most = max(most, total(job))
     worker.close()
     assert CAP_MB * 1e6 / 2 < most <= CAP_MB * 1e6
     found = text(OutputReader(job))
     assert found.endswith("0059" + worst * 99_000 + "\n")
-    assert "of older output were dropped here]" in found.splitlines()[0]
+    assert "of older output were dropped here, up to " in found.splitlines()[0]
 
 
 def test_nodes_do_not_share_a_cap_and_an_agent_that_begins_again_goes_on(job: JobStore) -> None:
     other = relay(job, "node-1.b")
-    other.write("node-1.b.a.1", 1, "stdout", "of another node\n")
+    other.write("node-1.b.a.1", 1, "stdout", "of another node\n", StepLabel())
     for agent in range(4):
         worker = relay(job)
         for number in range(1000):
-            worker.write(f"node-1.{agent}.7", 0, "stdout", line(1000 * agent + number))
+            worker.write(f"node-1.{agent}.7", 0, "stdout", line(1000 * agent + number), StepLabel())
         worker.close()
     other.close()
     assert total(job) <= CAP_MB * 1e6
-    numbers = [part.number for part in output.parts(output_directory(job))["node-1"]]
+    numbers = [part.number for part in output_relay.parts(output_directory(job))["node-1"]]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[0] > 0
     lines = text(OutputReader(job)).splitlines()
     assert "of another node" in lines
@@ -119,27 +121,28 @@ def test_nodes_do_not_share_a_cap_and_an_agent_that_begins_again_goes_on(job: Jo
 def test_a_reader_that_keeps_up_sees_every_line_once(job: JobStore) -> None:
     worker, reader, seen = relay(job), OutputReader(job), []
     for number in range(8000):
-        worker.write("node-1.a.7", 0, "stdout", line(number))
+        worker.write("node-1.a.7", 0, "stdout", line(number), StepLabel())
         if number % 200 == 0:
             seen += text(reader).splitlines()
             assert not reader.missed
     seen += text(reader).splitlines()
     worker.close()
     assert [int(one[:9]) for one in seen] == list(range(8000))
-    assert len(reader._follower._sources) <= 2 * output.PARTS, "what is gone is forgotten"
+    assert len(reader._follower._sources) <= 2 * output_relay.PARTS, "what is gone is forgotten"
 
 
 def test_a_reader_that_is_too_slow_is_told(job: JobStore) -> None:
     worker, reader = relay(job), OutputReader(job)
-    worker.write("node-1.a.7", 0, "stdout", line(0))
+    worker.write("node-1.a.7", 0, "stdout", line(0), StepLabel())
     assert text(reader) == line(0) and not reader.missed
     for number in range(1, 5000):
-        worker.write("node-1.a.7", 0, "stdout", line(number))
+        worker.write("node-1.a.7", 0, "stdout", line(number), StepLabel())
     first, *rest = text(reader).splitlines()
     assert reader.missed == {"node-1"}
-    assert first.endswith(" MB of older output were dropped here]")
+    assert " MB of older output were dropped here, up to 20" in first
+    assert first.endswith(": of each node the newest $HYPERPOD_OUTPUT_KEPT_MB megabytes (64 if not set) are kept]")
     assert int(rest[-1][:9]) == 4999
-    worker.write("node-1.a.7", 0, "stdout", line(5000))
+    worker.write("node-1.a.7", 0, "stdout", line(5000), StepLabel())
     assert text(reader) == line(5000) and not reader.missed, "said once"
     worker.close()
 
@@ -150,14 +153,14 @@ def test_what_is_read_is_all_or_a_gap_is_told(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[int, bool]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(output.SHARE_VARIABLE, "0")
-        patch.setenv(output.KEPT_VARIABLE, "1")
+        patch.setenv(output_relay.SHARE_VARIABLE, "0")
+        patch.setenv(output_relay.KEPT_VARIABLE, "1")
         job = JobStore(tmp_path_factory.mktemp("job"))
         job.events.mkdir()
         worker, reader, number, expected = relay(job), OutputReader(job), 0, 0
         for count, restart in [*story, (1, False)]:
             for _ in range(count):
-                worker.write("node-1.a.7", 0, "stdout", line(number).replace("x", "x" * 15))
+                worker.write("node-1.a.7", 0, "stdout", line(number).replace("x", "x" * 15), StepLabel())
                 number += 1
             if restart:
                 worker.close()
@@ -174,7 +177,7 @@ def test_what_is_read_is_all_or_a_gap_is_told(
 def test_output_that_a_full_disk_refuses_is_counted(tmp_path: Path) -> None:
     code = """
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-relay.write("node-1.a.7", 0, "stdout", "the end\\n")
+relay.write("node-1.a.7", 0, "stdout", "the end\\n", StepLabel())
 relay.close()
 print(json.dumps([event.data["text"] for event in OutputReader(job).poll()]))
 """
@@ -189,14 +192,14 @@ print(json.dumps([event.data["text"] for event in OutputReader(job).poll()]))
 
 @pytest.mark.parametrize("value", ["much", "-1", "nan", "inf", ""])
 def test_a_setting_that_is_no_size_is_refused(job: JobStore, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(output.SHARE_VARIABLE, value)
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, value)
     with pytest.raises(SpecError, match=r"\$HYPERPOD_OUTPUT_MB is .*; expected a number of megabytes, 0 or more"):
         relay(job)
 
 
 def test_strange_files_beside_the_parts_are_left_alone(job: JobStore) -> None:
     worker = relay(job)
-    worker.write("node-1.a.7", 0, "stdout", "a\n")
+    worker.write("node-1.a.7", 0, "stdout", "a\n", StepLabel())
     worker.close()
     strange = output_directory(job) / "notes.jsonl"
     strange.write_text("not ours\n")

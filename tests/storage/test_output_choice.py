@@ -15,7 +15,15 @@ from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import new_job_view
 from jupyter_hyperpod.storage.journal import RecordWriter
-from jupyter_hyperpod.storage.output_choice import OutputChoice, moment, pattern, step_range, times_of_steps
+from jupyter_hyperpod.storage.output.output_choice import (
+    OutputChoice,
+    chosen_steps,
+    moment,
+    pattern,
+    step_range,
+    times_of_steps,
+)
+from jupyter_hyperpod.storage.output.step_index import StepRange
 
 
 def printed(text: str, at_s: float, rank: int = 0) -> Event:
@@ -102,13 +110,15 @@ def commits(directory: Path, *steps: tuple[int, int, float]) -> None:
 
 def test_steps_are_found_in_the_newest_session_by_their_commits(tmp_path: Path) -> None:
     commits(tmp_path, (1, 1, 1.0), (1, 2, 2.0), (2, 1, 3.0), (2, 2, 4.0), (2, 3, 5.0), (2, 4, 6.0))
-    assert times_of_steps(tmp_path, 2, 3) == (3.0, 6.0)
-    assert times_of_steps(tmp_path, 1, None) == (-math.inf, math.inf)
-    assert times_of_steps(tmp_path, 4, 9) == (5.0, math.inf)
-    with pytest.raises(SpecError, match="step 5 is not there: the job has computed 4 steps"):
-        times_of_steps(tmp_path, 5, 6)
+    assert chosen_steps(tmp_path, 2, 3) == StepRange(2, 2, 3)
+    assert times_of_steps(tmp_path, StepRange(2, 2, 3)) == (3.0, 6.0)
+    assert times_of_steps(tmp_path, StepRange(2, 1)) == (-math.inf, math.inf)
+    assert times_of_steps(tmp_path, StepRange(2, 4, 9)) == (5.0, math.inf)
+    assert chosen_steps(tmp_path, 5, None) == StepRange(2, 5), "it is under way"
+    with pytest.raises(SpecError, match="step 6 is not there: the job has computed 4 steps"):
+        chosen_steps(tmp_path, 6, 6)
 
 
 def test_where_commits_were_thinned_the_nearest_ones_count(tmp_path: Path) -> None:
     commits(tmp_path, (1, 1, 1.0), (1, 64, 64.0), (1, 128, 128.0), (1, 130, 130.0))
-    assert times_of_steps(tmp_path, 70, 80) == (64.0, 128.0)
+    assert times_of_steps(tmp_path, StepRange(1, 70, 80)) == (64.0, 128.0)

@@ -20,7 +20,7 @@ from ...core.units import first_line
 from ...policy import membership
 from ...storage.environment import begin_with, go_on_with
 from ...storage.journal_writer import JournalWriter
-from ...storage.output import OutputRelay
+from ...storage.output.output_relay import OutputRelay
 from ..connection import Channel
 from ..context import Context
 from ..protocol import facts, orders
@@ -133,7 +133,7 @@ class Agent:
         for source in (*process.pidfds, *process.channels, *process.outputs):
             unregister(self.selector, source)
         for output in process.outputs:
-            self._journal_output(output.stream, output.drain())
+            self._journal_output(output, output.drain())
         process.close()
         self._ending = None
         self.status = replace(self.status, exited=code)
@@ -172,7 +172,7 @@ class Agent:
         self.status = replace(self.status, error=failed)
         process = self.process or self._ending
         for output in process.outputs if process is not None else ():
-            self._journal_output(output.stream, output.read())
+            self._journal_output(output, output.read())
         error, node = failed.error, self.context.node
         if self.rank is not None:
             found = asdict(error) | {"traceback": list(error.traceback)}
@@ -185,16 +185,16 @@ class Agent:
     def _shown(self, shown: facts.OutputShown) -> None:
         self.output.expect(shown.number, shown.text, shown.shown)
 
-    def _journal_output(self, stream: str, text: str) -> None:
+    def _journal_output(self, output: Output, text: str) -> None:
         process = self.process or self._ending
         for _ in range(READS):
             if process is not None and self.output.lacks(text):
                 self._relay_up(process)  # its displays were sent before their marks
-        self.output.write(self.member, self.rank, stream, text)
+        self.output.write(self.member, self.rank, output.stream, text, output.label)
 
     def _flush_partial_output(self) -> None:
         for output in self.process.outputs if self.process else ():
-            self._journal_output(output.stream, output.overdue())
+            self._journal_output(output, output.overdue())
 
     # ---- the coordinator ----------------------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class Agent:
                 unregister(self.selector, source)
                 self._relay_up(process)
         elif isinstance(source, Output):
-            self._journal_output(source.stream, source.read())
+            self._journal_output(source, source.read())
             if source.ended:
                 unregister(self.selector, source)
 

@@ -13,8 +13,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ...core.errors import ProtocolError
+from ...storage.output.output_relay import MARK_BEGINS, StepLabel, step_mark
 from ...system.processes import close_descriptors, follow_parent, is_stopped
 from ..connection import Channel
 from ..progress import WorkerProgress
@@ -23,6 +25,7 @@ from ..protocol.codec import Message, decode, encode
 
 WORKER_FD = 3
 HOLD_PARTIAL_LINE_S = 0.05
+HOLD_MARK_S = 1.0  # half of a mark: the other half comes
 
 WorkerMain = Callable[..., int]  # of its channel, its progress and its links
 
@@ -35,6 +38,7 @@ class Output:
         self.descriptor = descriptor
         self.stream = stream
         self.ended = False
+        self.label = StepLabel()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
         self._partial_since = 0.0
@@ -59,7 +63,8 @@ class Output:
 
     def overdue(self) -> str:
         """Return an unfinished line that was held long enough (a prompt, a progress bar)."""
-        if not self._partial or time.monotonic() - self._partial_since < HOLD_PARTIAL_LINE_S:
+        hold_s = HOLD_MARK_S if MARK_BEGINS[0] in self._partial else HOLD_PARTIAL_LINE_S
+        if not self._partial or time.monotonic() - self._partial_since < hold_s:
             return ""
         text, self._partial = self._partial, ""
         return text
@@ -207,7 +212,7 @@ def _worker_life(
         for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD), *kept):
             os.dup2(source, target, inheritable=target < WORKER_FD)
         close_descriptors(lowest)
-        sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+        sys.stdout, sys.stderr = _text_stream(1, progress), _text_stream(2, progress)
         channel = Channel(socket.socket(fileno=WORKER_FD), secret=None)
         code = main(channel, progress, *(Channel(socket.socket(fileno=target), secret=None) for _, target in kept))
         channel.flush(2.0)
@@ -226,6 +231,21 @@ def _above(descriptor: int, lowest: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, lowest)
 
 
-def _text_stream(descriptor: int) -> io.TextIOWrapper:
-    buffered = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+class _LabelledFile(io.FileIO):
+    """A descriptor to which a mark is written before what is printed in another step than before."""
+
+    def __init__(self, descriptor: int, progress: WorkerProgress) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._progress = progress
+        self._said = (0, 0)
+
+    def write(self, content: Any, /) -> int:
+        if (here := self._progress.under_way()) != self._said:
+            self._said = here
+            os.write(self.fileno(), step_mark(*here).encode())
+        return super().write(content)
+
+
+def _text_stream(descriptor: int, progress: WorkerProgress) -> io.TextIOWrapper:
+    buffered = io.BufferedWriter(_LabelledFile(descriptor, progress))
     return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -237,6 +237,7 @@ class Loop:
     def _next(self) -> Step:
         number = self._state.applied // self._runs + 1
         self._state.show((number - 1) * self._runs)
+        self._group.begin_step(self._state.applied + 1)
         return Step(self._execution, number, self._optimizer)
 
     def abandon(self) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from ...storage.output import mark
+from ...storage.output.output_relay import mark
 from ..protocol import facts
 from . import bundles
 

@@ -112,6 +112,10 @@ class ElasticGroup(GroupBase):
         first = phase == COMPUTE and not self.warm
         self._worker.progress.touch(WARM_UP if first else phase, step)
 
+    def begin_step(self, step: int) -> None:
+        """This step begins, from 1: what is printed from now on belongs to it."""
+        self._worker.progress.begin_step(self.session, step)
+
     def show_pace(self, step: int, seconds: float) -> None:
         """Show the agent how long a micro-batch took."""
         self._worker.progress.show_pace(step, seconds)

@@ -39,6 +39,9 @@ class GroupBase:
         self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
         self.on_interval: Callable[[orders.CheckpointInterval], None] = ignore
 
+    def begin_step(self, step: int) -> None:
+        """This step begins, from 1: what is printed from now on belongs to it."""
+
     def stand_aside(self, aside: bool) -> None:
         """The cell exchanges in the middle of what follows a step, where nobody can join: let them wait."""
         self.aside = aside

@@ -1,4 +1,4 @@
-"""Chooses what is shown of a job's output: a rank, a range of time or steps, lines with a pattern, the last lines."""
+"""Chooses what is shown of a job's output: a rank, a node, times or steps, lines with a pattern, the last lines."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.errors import SpecError
-from ..core.events import Event
-from ..core.units import parse_duration, plural
-from .journal_search import read_kinds
+from ...core.errors import SpecError
+from ...core.events import Event
+from ...core.units import parse_duration, plural
+from ...system.timed_search import search
+from ..journal_search import read_kinds
+from .step_index import StepRange
 
 Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputChoice:
-    """Output of ``rank`` (None: of all) from ``since_s`` to ``until_s`` (Unix epoch) that has ``pattern``.
+    """Output of ``rank`` and ``node`` (None: of all) from ``since_s`` to ``until_s`` (Unix epoch) that has ``pattern``.
 
+    ``steps``: only what was printed in these; a reader of ranges (`output_range.py`) observes it.
     ``tail``: only so many of the last lines; None: all.
     """
 
@@ -32,15 +35,21 @@ class OutputChoice:
     until_s: float = math.inf
     pattern: re.Pattern[str] | None = None
     tail: int | None = None
+    node: str | None = None
+    steps: StepRange | None = None
 
     def takes(self, event: Event) -> bool:
-        """Whether the event is output of this rank and time."""
-        wanted = event.kind == "output.written" and self.rank in (None, event.data["rank"])
-        return wanted and self.since_s <= event.time_s <= self.until_s
+        """Whether the event is output of this rank, node and time."""
+        if event.kind != "output.written" or not self.since_s <= event.time_s <= self.until_s:
+            return False
+        return self.rank in (None, event.data["rank"]) and self.node in (None, event.data["node"])
 
     def has(self, text: str) -> bool:
-        """Whether a line, or a piece of output, has the pattern."""
-        return self.pattern is None or self.pattern.search(text) is not None
+        """Whether a line, or a piece of output, has the pattern. Raises SpecError for one that takes too long."""
+        try:
+            return self.pattern is None or search(self.pattern, text) is not None
+        except TimeoutError as error:
+            raise SpecError(f"--grep: {error}; write a simpler one, without a repetition in a repetition") from None
 
     def last(self, shown: Iterable[Shown]) -> Iterator[Shown]:
         """The last of what would be shown; all of it where no number is given."""
@@ -84,18 +93,26 @@ def step_range(text: str) -> tuple[int, int | None]:
     return low, high
 
 
-def times_of_steps(events: Path, first: int, last: int | None) -> tuple[float, float]:
-    """When a job computed the steps from ``first`` to ``last`` of its newest session, with what was printed between.
+def chosen_steps(events: Path, first: int, last: int | None) -> StepRange:
+    """These steps of a job's newest session. Raises SpecError where they were not computed."""
+    commits = _commits(events)
+    newest = max((commit.data.get("session", 1) for commit in commits), default=1)
+    done = max((c.data["step"] for c in commits if c.data.get("session", 1) == newest), default=0)
+    if first > done + 1:  # the next one is under way
+        raise SpecError(f"step {first} is not there: the job has computed {plural(done, 'step')}")
+    return StepRange(newest, first, last)
+
+
+def times_of_steps(events: Path, steps: StepRange) -> tuple[float, float]:
+    """When a job computed these steps, with what was printed between, for output that does not name its step.
 
     From the commit of the step before, to that of the step after; of a long journal, to the nearest one that is kept.
-    Raises SpecError where these steps were not computed.
     """
-    commits = read_kinds(events, ["step.committed"])
-    newest = max((commit.data.get("session", 1) for commit in commits), default=1)
-    steps = [(c.data["step"], c.time_s) for c in commits if c.data.get("session", 1) == newest]
-    done = max((step for step, _ in steps), default=0)
-    if first > done:
-        raise SpecError(f"step {first} is not there: the job has computed {plural(done, 'step')}")
-    since_s = max((at_s for step, at_s in steps if step < first), default=-math.inf)
-    until_s = min((at_s for step, at_s in steps if last is not None and step > last), default=math.inf)
+    done = [(c.data["step"], c.time_s) for c in _commits(events) if c.data.get("session", 1) == steps.session]
+    since_s = max((at_s for step, at_s in done if step < steps.first), default=-math.inf)
+    until_s = min((at_s for step, at_s in done if steps.last is not None and step > steps.last), default=math.inf)
     return since_s, until_s
+
+
+def _commits(events: Path) -> list[Event]:
+    return read_kinds(events, ["step.committed"], without=("agent-",))

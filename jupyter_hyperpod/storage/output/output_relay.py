@@ -4,6 +4,9 @@ The journal takes $HYPERPOD_OUTPUT_MB megabytes (64) per worker. Further output 
 the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts. The parts of
 one node together take at most $HYPERPOD_OUTPUT_KEPT_MB (64, at least 1): the oldest is dropped first, and every reader
 gets a line about it.
+
+An event names the session and the step that the rank was in, as soon as there is one: the worker writes a mark into its
+output where the step is another than before. ``NODE.steps`` (`step_index.py`) leads from steps to times.
 """
 
 from __future__ import annotations
@@ -11,31 +14,47 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import SpecError, StoreError
-from ..core.events import Event
-from ..core.units import format_bytes
-from .access import like_its_parent
-from .journal import JournalFollower, RecordWriter, event_writer, files, follow_events
-from .journal_writer import JournalWriter
-from .store import JobStore, private_directory
+from ...core.errors import SpecError, StoreError
+from ...core.events import Event
+from ...core.units import format_bytes
+from ..access import like_its_parent
+from ..journal import RecordWriter, event_writer, files
+from ..journal_writer import JournalWriter
+from ..store import JobStore, private_directory
+from .step_index import StepIndex
 
 SHARE_VARIABLE, SHARE_MB = "HYPERPOD_OUTPUT_MB", 64
 KEPT_VARIABLE, KEPT_MB, KEPT_LEAST_MB = "HYPERPOD_OUTPUT_KEPT_MB", 64, 1
 PARTS = 8
 PIECE = 16_384  # characters of one event
 MOST_BYTES = 12 * PIECE + 1024  # the largest such event as JSON
-_MARK = re.compile("\x1eHYPERPOD-SHOWN-([0-9]+)\x1e\n")
+MARK_BEGINS = "\x1eHYPERPOD-"
+_MARK = re.compile(f"{MARK_BEGINS}(SHOWN|STEP)-([0-9]{{1,9}})(?:-([0-9]{{1,15}}))?\x1e\n")
 _PART = re.compile(r"(.+)@(\d+)@(\d+)\.[0-9a-f]+")
 
 
 def mark(number: int) -> str:
     """The text that stands in a worker's standard output where its display of this number belongs."""
-    return f"\x1eHYPERPOD-SHOWN-{number}\x1e\n"
+    return f"{MARK_BEGINS}SHOWN-{number}\x1e\n"
+
+
+def step_mark(session: int, step: int) -> str:
+    """The text that stands before what a worker prints in another step than that of its text before."""
+    return f"{MARK_BEGINS}STEP-{session}-{step}\x1e\n"
+
+
+@dataclass
+class StepLabel:
+    """The session and the step, both from 1, of what is read from one stream of a worker; 0 before the first step."""
+
+    session: int = 0
+    step: int = 0
 
 
 def output_directory(job: JobStore) -> Path:
@@ -79,6 +98,7 @@ class OutputRelay:
         self._expected: dict[int, tuple[str, dict[str, Any]]] = {}  # displays whose marks have not been read yet
         self._part: RecordWriter[Event] | None = None
         self._dropped = 0
+        self._index: StepIndex | None = None
 
     def begin(self) -> None:
         """Another worker prints from now on, with a full share of the journal."""
@@ -91,42 +111,75 @@ class OutputRelay:
 
     def lacks(self, text: str) -> bool:
         """Whether the text has a mark whose display has not come yet."""
-        return any(int(found[1]) not in self._expected for found in _MARK.finditer(text))
+        found = (mark for mark in _MARK.finditer(text) if mark[1] == "SHOWN")
+        return any(int(mark[2]) not in self._expected for mark in found)
 
-    def write(self, member: str, rank: int | None, stream: str, text: str) -> None:
-        """Store a piece of a worker's output, with the displays whose marks are in it."""
+    def write(self, member: str, rank: int | None, stream: str, text: str, label: StepLabel) -> None:
+        """Store a piece of a worker's output, with the displays whose marks are in it.
+
+        ``label``: of the text before the first mark of a step; it is changed to that of the last.
+        """
         record = {"member": member, "node": self._node, "rank": rank, "stream": stream}
         at = 0
         for found in _MARK.finditer(text):
-            self._write(record, text[at : found.start()])
+            self._write(record, text[at : found.start()], label)
             at = found.end()
-            if (display := self._expected.pop(int(found[1]), None)) is not None:
-                self._show(record, *display)
-        self._write(record, text[at:])
+            if found[1] == "STEP":
+                label.session, label.step = int(found[2]), int(found[3] or 0)
+            elif (display := self._expected.pop(int(found[2]), None)) is not None:
+                self._show(record, *display, label)
+        self._write(record, text[at:], label)
 
-    def _show(self, record: dict[str, Any], text: str, shown: dict[str, Any]) -> None:
+    def _show(self, record: dict[str, Any], text: str, shown: dict[str, Any], label: StepLabel) -> None:
         size = len(text) + sum(len(str(found)) for found in shown.get("data", {}).values())
         if size > self._left and shown.get("data"):
-            self._write(record, text or "[a display was left out: this worker has printed too much]\n")
+            self._write(record, text or "[a display was left out: this worker has printed too much]\n", label)
             return
         self._left -= size
-        self._journal.write("output.written", record | {"text": text, "shown": shown})
+        self._journalled(record | {"text": text, "shown": shown}, label, size)
 
-    def _write(self, record: dict[str, Any], text: str) -> None:
+    def _write(self, record: dict[str, Any], text: str, label: StepLabel) -> None:
         if not text:
             return
         rank = record["rank"]
         if self._left > 0:
-            self._left -= len(text.encode(errors="replace"))
-            self._journal.write("output.written", record | {"text": text})
+            size = len(text.encode(errors="replace"))
+            self._left -= size
+            self._journalled(record | {"text": text}, label, size)
             return
         self._say_where(rank)
+        self._note(label, len(text))
+        labelled = record | _label_of(label)
         for at in range(0, len(text), PIECE):
-            self._keep(record | {"text": text[at : at + PIECE]})
+            self._keep(labelled | {"text": text[at : at + PIECE]})
+
+    def _journalled(self, record: dict[str, Any], label: StepLabel, size: int) -> None:
+        """Write to the journal. What has to wait there gets a later time, which the index must not attribute."""
+        on_time = not self._journal.problem
+        self._note(label, size)
+        if not (self._journal.write("output.written", record | _label_of(label)) and on_time) and self._index:
+            self._index.forget()
+
+    def _note(self, label: StepLabel, size: int) -> None:
+        if not label.session:
+            return
+        try:
+            index = self._index or StepIndex(self._directory(), self._node)
+        except (OSError, StoreError):  # a full disk: then there is no index
+            return
+        self._index = index
+        index.note(time.time(), label.session, label.step, size)
+
+    def _directory(self) -> Path:
+        """Make the directory. Raises OSError."""
+        return like_its_parent(private_directory(output_directory(self._job)))
 
     def close(self) -> None:
         """Close the file; journal how much was dropped since the last report."""
         self._close_part()
+        if self._index is not None:
+            self._index.close(time.time())
+            self._index = None
         if self._dropped:
             text = f"{format_bytes(self._dropped)} of output of {self._node} were dropped: the disk refused them"
             self._journal.write("warning.raised", {"text": text})
@@ -163,8 +216,10 @@ class OutputRelay:
     def _next_part(self) -> RecordWriter[Event]:
         """Make room for one more part, and open it. Raises StoreError."""
         self._close_part()
-        directory = private_directory(output_directory(self._job))
-        like_its_parent(directory)
+        try:
+            directory = self._directory()
+        except OSError as error:
+            raise StoreError(f"cannot create {output_directory(self._job)}: {error.strerror}") from error
         there = parts(directory).get(self._node, [])
         sizes = {part: _size(part.path) for part in there}
         number, before = (there[-1].number + 1, there[-1].before + sizes[there[-1]]) if there else (0, 0)
@@ -177,46 +232,8 @@ class OutputRelay:
         return event_writer(directory, f"{self._node}@{number:06d}@{before}")
 
 
-class OutputReader:
-    """Reads the output files beside the journal. ``missed``: nodes of which the last `poll` could not read all."""
-
-    def __init__(self, job: JobStore) -> None:
-        self._directory = output_directory(job)
-        self._follower: JournalFollower[Event] = follow_events(self._directory)
-        self._newest: dict[str, tuple[Part, int]] = {}  # node -> the newest part read, and the bytes read of it
-        self.missed: frozenset[str] = frozenset()
-
-    def poll(self) -> list[Event]:
-        """Return new output in the order of time, with a line wherever output was dropped before it was read."""
-        events = self._follower.poll()
-        if not events and not self._newest:
-            return []
-        there = parts(self._directory)
-        gaps = {node: size for node, several in there.items() if (size := self._gap(node, several[0]))}
-        self.missed = frozenset(gaps)
-        self._newest.update({node: (there[node][0], 0) for node in gaps})
-        for name, offset in self._follower.read_so_far().items():
-            part = Part.of(self._directory / name)
-            if part is not None and (part.node not in self._newest or part >= self._newest[part.node][0]):
-                self._newest[part.node] = part, offset
-        self._follower.forget({part.path.name for several in there.values() for part in several})
-        return list(_with_notices(events, gaps))
-
-    def _gap(self, node: str, oldest: Part) -> int:
-        """The number of bytes dropped unread. The part read last may have grown before it was dropped."""
-        if node not in self._newest:
-            return oldest.before
-        last, offset = self._newest[node]
-        return max(0, oldest.before - last.before - offset) if oldest > last else 0
-
-
-def _with_notices(events: list[Event], gaps: Mapping[str, int]) -> Iterator[Event]:
-    waiting = dict(gaps)
-    for event in events:
-        if (dropped := waiting.pop(event.data["node"], 0)) and event.kind == "output.written":
-            text = f"[{format_bytes(dropped)} of older output were dropped here]\n"
-            yield replace(event, data={**event.data, "stream": "stderr", "text": text})
-        yield event
+def _label_of(label: StepLabel) -> dict[str, int]:
+    return {"session": label.session, "step": label.step} if label.session else {}
 
 
 def _megabytes(variable: str, default: int) -> int:

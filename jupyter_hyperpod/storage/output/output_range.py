@@ -1,0 +1,254 @@
+"""Reads a range of a job's output: finds its place by time, reads from there, and keeps one slice per file in memory.
+
+The output of a node is in the files of its agents' journals, and then in files of its own (`output_relay.py`). Each
+file is sorted by time, so a place in it is found by halving.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import re
+import sys
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from ...core.errors import ProtocolError
+from ...core.events import Event, decode_event
+from .. import segments
+from ..journal import LINE_LIMIT_BYTES
+from ..store import JobStore
+from .output_choice import OutputChoice, times_of_steps
+from .output_reader import dropped_before, is_notice
+from .output_relay import output_directory, parts
+from .step_index import StepRange, Window, read_spans, windows
+
+Shown = TypeVar("Shown")
+Place = tuple[float, str, int]  # in the output of a job: the time, the writer and the number of a piece
+AGENT = "agent-"
+SLICE_BYTES = 1 << 16
+PROBE_BYTES = 1 << 12
+TAIL_BYTES = 1 << 18  # of each node, the first time that the last lines are looked for
+HEAD_BYTES = 600  # of a line, in which its time is
+ALWAYS: list[Window] = [(-math.inf, math.inf)]
+_KIND = b'"output.written"'
+_TIME = re.compile(rb'\{"v":\d+,"writer":"[^"\\\n]+","seq":\d+,"time_s":(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?),')
+_HEX = len(".12345678")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSource:
+    """Files of one node that follow each other. ``dropped``: bytes that were before the first, and are gone.
+
+    ``unlabelled``: whether output without a step counts where steps are chosen.
+    """
+
+    node: str
+    paths: tuple[Path, ...]
+    windows: Sequence[Window]
+    steps: StepRange | None = None
+    unlabelled: bool = True
+    dropped: int = 0
+
+    def events(self) -> Iterator[Event]:
+        """The output in the windows, with a line where some of it was dropped."""
+        if self.dropped:
+            yield from self._notice()
+        for since_s, until_s in self.windows:
+            for event in _events(self.paths, since_s, until_s):
+                if self._has(event):
+                    yield event
+
+    def _has(self, event: Event) -> bool:
+        if self.steps is None:
+            return True
+        session, step = event.data.get("session"), event.data.get("step")
+        return self.unlabelled if session is None or step is None else self.steps.has(session, step)
+
+    def _notice(self) -> Iterator[Event]:
+        first = next(_events(self.paths, -math.inf, math.inf), None)
+        if first is None or not any(since_s < first.time_s for since_s, _ in self.windows):
+            return
+        kept = StepRange(first.data.get("session", 1), 1, first.data.get("step", 1))
+        if self.steps is None or (self.steps.session, self.steps.first) <= (kept.session, kept.last or 1):
+            yield dropped_before(first, self.dropped)
+
+    def back(self, size: int) -> float:
+        """The time from which on about the last ``size`` bytes of the windows are; -inf where there is less."""
+        left = size
+        for since_s, until_s in reversed(self.windows):
+            for path in reversed(self.paths):
+                begin, end = position(path, since_s), position(path, math.nextafter(until_s, math.inf))
+                while begin < end - left:
+                    if (found := _line_at(path, end - left, end)) is not None:
+                        return max(since_s, found[1])
+                    left *= 4  # in the middle of one long line
+                left -= max(0, end - begin)
+        return -math.inf
+
+
+def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
+    """Where the chosen output is. Raises SpecError where the chosen steps were not computed."""
+    beside = output_directory(job)
+    of_node: dict[str, list[tuple[tuple[Path, ...], int]]] = {}
+    agents = (segment for segment in segments.in_order(segments.names(job.events)) if segment.writer.startswith(AGENT))
+    for writer, several in groupby(agents, key=lambda segment: segment.writer):
+        paths = tuple(job.events / segment.name for segment in several)
+        of_node.setdefault(writer[len(AGENT) : -_HEX], []).append((paths, 0))
+    for node, kept in parts(beside).items():
+        of_node.setdefault(node, []).append((tuple(part.path for part in kept), kept[0].before))
+    by_commits = None if choice.steps is None else times_of_steps(job.events, choice.steps)
+    made = []
+    for node in sorted(of_node if choice.node is None else of_node.keys() & {choice.node}):
+        spans = read_spans(beside, node) if choice.steps else []
+        when = windows(spans, choice.steps) if choice.steps and spans else [by_commits or ALWAYS[0]]
+        cut = [(max(since_s, choice.since_s), min(until_s, choice.until_s)) for since_s, until_s in when]
+        cut = [window for window in cut if window[0] <= window[1]]
+        made += [OutputSource(node, paths, cut, choice.steps, not spans, gone) for paths, gone in of_node[node]]
+    return made
+
+
+def read_output(job: JobStore, choice: OutputChoice, after: Place | None = None) -> Iterator[Event]:
+    """Yield the chosen output in the order of time; lines that do not decode are left out.
+
+    ``after``: only what follows this place. Raises SpecError.
+    """
+    if after is not None:
+        choice = replace(choice, since_s=max(choice.since_s, after[0]))
+    return _merged(sources(job, choice), choice, after)
+
+
+def place_of(event: Event) -> Place:
+    """The place of a piece in the output of a job."""
+    return event.time_s, event.writer, event.seq
+
+
+def _merged(found: Iterable[OutputSource], choice: OutputChoice, after: Place | None = None) -> Iterator[Event]:
+    for event in heapq.merge(*(source.events() for source in found), key=place_of):
+        if (is_notice(event) or choice.takes(event)) and (after is None or place_of(event) > after):
+            yield event
+
+
+def last_output(
+    job: JobStore, choice: OutputChoice, make: Callable[[Iterator[Event]], Iterable[Shown]]
+) -> Iterator[Shown]:
+    """The last of what ``make`` makes of the chosen output, as many as the choice says; all where it says no number.
+
+    Reads backwards: a little first, and more as long as that is too little. Raises SpecError.
+    """
+    there = sources(job, choice)
+    if choice.tail is None:
+        yield from make(_merged(there, choice))
+        return
+    size = TAIL_BYTES
+    while True:
+        since_s = max((source.back(size) for source in there), default=-math.inf)
+        kept: deque[Shown] = deque(maxlen=2 * choice.tail)  # twice: the first lines may lack their beginning
+        kept.extend(make(_merged([_from(source, since_s) for source in there], choice)))
+        if len(kept) == kept.maxlen or since_s == -math.inf:
+            yield from list(kept)[-choice.tail :]
+            return
+        size *= 4
+
+
+def _from(source: OutputSource, since_s: float) -> OutputSource:
+    later = [(max(begin_s, since_s), end_s) for begin_s, end_s in source.windows if end_s >= since_s]
+    return replace(source, windows=later)
+
+
+def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[Event]:
+    """The output in files of one node from a time to another."""
+    seen: tuple[str, int] = ("", 0)
+    for path in _from_time(paths, since_s):
+        for line in _lines(path, position(path, since_s)):
+            if _KIND not in line:
+                continue
+            try:
+                event = decode_event(line)
+            except ProtocolError:
+                continue
+            if event.time_s > until_s:
+                break
+            known = event.writer == seen[0] and event.seq <= seen[1]  # a joined segment and its parts are both there
+            if event.kind == "output.written" and event.time_s >= since_s and not known:
+                seen = event.writer, event.seq
+                yield event
+
+
+def _from_time(paths: Sequence[Path], since_s: float) -> Sequence[Path]:
+    """The files that may hold what was written since then: those of one agent's journal are sorted by time."""
+    if since_s == -math.inf or not paths or not paths[0].name.startswith(AGENT):
+        return paths
+    return paths[max(0, bisect_left(paths, since_s, key=_begin_s) - 1) :]
+
+
+def _begin_s(path: Path) -> float:
+    found = _line_at(path, 0, sys.maxsize)
+    return math.inf if found is None else found[1]
+
+
+def position(path: Path, time_s: float) -> int:
+    """The offset of the first line in a file that is not before this time; its size where there is none."""
+    try:
+        low, high = 0, os.stat(path).st_size
+    except OSError:
+        return 0
+    if time_s == -math.inf or time_s == math.inf:
+        return 0 if time_s < 0 else high
+    while low < high:  # the first line that begins at `low` or later is the answer, or comes before it
+        middle = (low + high) // 2
+        found = _line_at(path, middle, high)
+        if found is not None and found[1] < time_s:
+            low = found[0] + 1
+        else:
+            high = middle
+    found = _line_at(path, low, sys.maxsize)
+    return os.stat(path).st_size if found is None else found[0]
+
+
+def _line_at(path: Path, offset: int, end: int) -> tuple[int, float] | None:
+    """Where the first line that begins at ``offset`` or later, and before ``end``, begins, and its time.
+
+    Lines that are no record are skipped. None where there is no such line.
+    """
+    with suppress(OSError), open(path, "rb", buffering=PROBE_BYTES) as file:
+        if offset > 0:
+            file.seek(offset - 1)
+            _skip_line(file)
+        while (at := file.tell()) < end and (head := file.readline(HEAD_BYTES)):
+            if found := _TIME.match(head):
+                return at, float(found[1])
+            if not head.endswith(b"\n"):
+                _skip_line(file)
+    return None
+
+
+def _skip_line(file: BinaryIO) -> None:
+    while (content := file.readline(SLICE_BYTES)) and not content.endswith(b"\n"):
+        pass
+
+
+def _lines(path: Path, offset: int) -> Iterator[bytes]:
+    """The whole lines of a file from there on. It is opened for each slice: there may be many nodes."""
+    rest = b""
+    while True:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(offset)
+                content = file.read(SLICE_BYTES)
+        except OSError:
+            return  # dropped since it was listed
+        if not content:
+            return
+        offset += len(content)
+        *lines, rest = (rest + content).split(b"\n")
+        yield from lines
+        if len(rest) > LINE_LIMIT_BYTES:
+            return

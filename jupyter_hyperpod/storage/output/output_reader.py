@@ -1,0 +1,70 @@
+"""Follows the output files beside a job's journal, and says what was dropped before it was read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ...core.events import Event
+from ...core.units import format_bytes
+from ..journal import JournalFollower, follow_events
+from ..store import JobStore
+from .output_relay import KEPT_MB, KEPT_VARIABLE, Part, output_directory, parts
+
+
+class OutputReader:
+    """Reads the output files beside the journal. ``missed``: nodes of which the last `poll` could not read all."""
+
+    def __init__(self, job: JobStore) -> None:
+        self._directory = output_directory(job)
+        self._follower: JournalFollower[Event] = follow_events(self._directory)
+        self._newest: dict[str, tuple[Part, int]] = {}  # node -> the newest part read, and the bytes read of it
+        self.missed: frozenset[str] = frozenset()
+
+    def poll(self) -> list[Event]:
+        """Return new output in the order of time, with a line wherever output was dropped before it was read."""
+        events = self._follower.poll()
+        if not events and not self._newest:
+            return []
+        there = parts(self._directory)
+        gaps = {node: size for node, several in there.items() if (size := self._gap(node, several[0]))}
+        self.missed = frozenset(gaps)
+        self._newest.update({node: (there[node][0], 0) for node in gaps})
+        for name, offset in self._follower.read_so_far().items():
+            part = Part.of(self._directory / name)
+            if part is not None and (part.node not in self._newest or part >= self._newest[part.node][0]):
+                self._newest[part.node] = part, offset
+        self._follower.forget({part.path.name for several in there.values() for part in several})
+        return list(_with_notices(events, gaps))
+
+    def _gap(self, node: str, oldest: Part) -> int:
+        """The number of bytes dropped unread. The part read last may have grown before it was dropped."""
+        if node not in self._newest:
+            return oldest.before
+        last, offset = self._newest[node]
+        return max(0, oldest.before - last.before - offset) if oldest > last else 0
+
+
+def _with_notices(events: list[Event], gaps: Mapping[str, int]) -> Iterator[Event]:
+    waiting = dict(gaps)
+    for event in events:
+        if (dropped := waiting.pop(event.data["node"], 0)) and event.kind == "output.written":
+            yield dropped_before(event, dropped)
+        yield event
+
+
+def dropped_before(event: Event, size: int) -> Event:
+    """A piece of output that says that so many bytes before this one were dropped."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time_s))
+    step = f", step {event.data['step']:,}" if "step" in event.data else ""
+    text = (
+        f"[{format_bytes(size)} of older output were dropped here, up to {at}{step}: of each node the newest "
+        f"${KEPT_VARIABLE} megabytes ({KEPT_MB} if not set) are kept]\n"
+    )
+    return replace(event, seq=0, data={**event.data, "stream": "stderr", "text": text})
+
+
+def is_notice(event: Event) -> bool:
+    """Whether it is no output but says that some was dropped."""
+    return event.seq == 0

@@ -1,0 +1,203 @@
+"""Which steps the output of a node belongs to, and when it was printed: a small file beside the output.
+
+Output is sorted by time, so a time leads to a place in it. An entry says: what was printed from `since_s` until just
+before `until_s` belongs to the steps from `low` to `high` of this session. One is appended per `SPAN_BYTES` of output,
+and where the session changes; nothing waits for the disk. A full file gets shorter: of its older half, neighbours are
+joined.
+
+An entry has a checksum. A time that no entry speaks for is read: so an index that is torn, damaged, thinned or missing
+costs time, but hides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..access import file_mode
+
+SUFFIX = ".steps"
+SPAN_BYTES = 64 << 10
+MOST_ENTRIES = 16_384
+MARGIN_S = 0.1  # between the time noted here and that of the output: a clock may be set back
+_CONTENT = struct.Struct("<ddQQI")
+_SUM = struct.Struct("<I")
+ENTRY_BYTES = _CONTENT.size + _SUM.size
+
+Window = tuple[float, float]  # from a time to another, both included
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """The steps from ``first`` to ``last`` (None: to the newest) of a session."""
+
+    session: int
+    first: int
+    last: int | None = None
+
+    def has(self, session: int, step: int) -> bool:
+        """Whether the step is one of them."""
+        return session == self.session and self.first <= step <= (math.inf if self.last is None else self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpan:
+    """Output from ``since_s`` until just before ``until_s`` (Unix epoch, the node's clock): of these steps, from 1."""
+
+    since_s: float
+    until_s: float
+    session: int
+    low: int
+    high: int
+
+    def meets(self, wanted: StepRange) -> bool:
+        """Whether some of the output may be of these steps."""
+        last = math.inf if wanted.last is None else wanted.last
+        return self.session == wanted.session and self.low <= last and self.high >= wanted.first
+
+
+def encode_span(span: StepSpan) -> bytes:
+    """Encode one entry in `ENTRY_BYTES`."""
+    content = _CONTENT.pack(span.since_s, span.until_s, span.low, span.high, span.session)
+    return content + _SUM.pack(zlib.crc32(content))
+
+
+def decode_spans(content: bytes) -> list[StepSpan]:
+    """The whole entries in a file's content; what is between them is skipped."""
+    found, at = [], 0
+    while at + ENTRY_BYTES <= len(content):
+        (checksum,) = _SUM.unpack_from(content, at + _CONTENT.size)
+        if checksum != zlib.crc32(content[at : at + _CONTENT.size]):
+            at += 1
+            continue
+        since_s, until_s, low, high, session = _CONTENT.unpack_from(content, at)
+        if since_s <= until_s and low <= high:
+            found.append(StepSpan(since_s, until_s, session, low, high))
+        at += ENTRY_BYTES
+    return found
+
+
+def read_spans(directory: Path, node: str) -> list[StepSpan]:
+    """The index of one node; empty where there is none."""
+    try:
+        return decode_spans((directory / f"{node}{SUFFIX}").read_bytes())
+    except OSError:
+        return []
+
+
+def windows(spans: Sequence[StepSpan], wanted: StepRange) -> list[Window]:
+    """When output of these steps may have been printed, in order: all times but those that belong to other steps."""
+    found: list[Window] = []
+    reached_s = -math.inf
+    for span in sorted(spans, key=lambda span: span.since_s):
+        if span.since_s > reached_s:
+            found.append((reached_s, span.since_s))
+        if span.meets(wanted):
+            found.append((span.since_s - MARGIN_S, span.until_s + MARGIN_S))
+        reached_s = max(reached_s, span.until_s)
+    return list(_joined([*found, (reached_s, math.inf)]))
+
+
+def _joined(found: Iterable[Window]) -> Iterator[Window]:
+    """Windows in order, those that touch as one."""
+    waiting: Window | None = None
+    for window in sorted(found):
+        if waiting is None or window[0] > waiting[1]:
+            if waiting is not None:
+                yield waiting
+            waiting = window
+        else:
+            waiting = waiting[0], max(waiting[1], window[1])
+    if waiting is not None:
+        yield waiting
+
+
+def shortened(spans: Sequence[StepSpan]) -> list[StepSpan]:
+    """At most three quarters of the entries: of the older half, neighbours of one session are joined."""
+    half = len(spans) // 2
+    joined: list[StepSpan] = []
+    for place, span in enumerate(spans[:half]):
+        before = joined[-1] if joined else None
+        if place % 2 and before and before.session == span.session and before.until_s == span.since_s:
+            low, high = min(before.low, span.low), max(before.high, span.high)
+            joined[-1] = replace(before, until_s=span.until_s, low=low, high=high)
+        else:
+            joined.append(span)
+    kept = [*joined, *spans[half:]]
+    return kept[max(0, len(kept) - 3 * len(spans) // 4) :]
+
+
+class StepIndex:
+    """Writes the index of one node. A disk that refuses an entry is no error: a reader then reads more."""
+
+    def __init__(self, directory: Path, node: str) -> None:
+        """Go on with the file of an earlier agent of this node, where there is one."""
+        self._path = directory / f"{node}{SUFFIX}"
+        self._file = -1
+        self._count = 0
+        self._span: StepSpan | None = None
+        self._bytes = 0
+
+    def note(self, time_s: float, session: int, step: int, size: int) -> None:
+        """So many bytes of output that belong to this step come now."""
+        span = self._span
+        if span is not None and (span.session != session or self._bytes >= SPAN_BYTES):
+            self._append(replace(span, until_s=max(time_s, span.since_s)))
+            span = None
+        if span is None:
+            self._bytes = 0
+            span = StepSpan(time_s, time_s, session, step, step)
+        low, high = min(span.low, step), max(span.high, step)
+        self._span = span if (low, high) == (span.low, span.high) else replace(span, low=low, high=high)
+        self._bytes += size
+
+    def forget(self) -> None:
+        """Speak for no output since the last entry: its times are not known."""
+        self._span = None
+
+    def close(self, time_s: float) -> None:
+        """Write what is known, and close the file."""
+        if self._span is not None:
+            self._append(replace(self._span, until_s=max(time_s, self._span.since_s)))
+            self._span = None
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _append(self, span: StepSpan) -> None:
+        with suppress(OSError):
+            if self._file < 0:
+                self._count = len(decode_spans(self._path.read_bytes())) if self._path.exists() else 0
+                self._file = self._create(self._path, os.O_APPEND)
+            if self._count >= MOST_ENTRIES:
+                self._shorten()
+            os.write(self._file, encode_span(span))
+            self._count += 1
+
+    def _shorten(self) -> None:
+        spans = shortened(decode_spans(self._path.read_bytes()))
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        file = self._create(draft, os.O_APPEND | os.O_TRUNC)
+        try:
+            content = b"".join(map(encode_span, spans))
+            if os.write(file, content) < len(content):
+                raise OSError("the disk is full")
+            os.replace(draft, self._path)
+        except OSError:
+            os.close(file)
+            draft.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._file, self._count = file, len(spans)
+
+    def _create(self, path: Path, flags: int) -> int:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+        if (mode := file_mode(path.parent)) != 0o600:
+            os.fchmod(file, mode)  # whatever the umask
+        return file

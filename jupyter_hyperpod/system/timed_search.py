@@ -1,0 +1,37 @@
+"""Searches with patterns that people write, for a bounded time: some patterns need for ever for some lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+
+SEARCH_S = 0.05
+
+
+class _TooLong(Exception):
+    """A search was ended."""
+
+
+def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """Search for at most `SEARCH_S`, in the main thread; raises TimeoutError. The engine handles signals meanwhile.
+
+    Other threads have no signals, and search without a limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return pattern.search(line)
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
+        try:
+            return pattern.search(line)
+        finally:  # the alarm may come before this line has run; it is then caught below
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TooLong:
+        raise TimeoutError(f"{pattern.pattern[:80]!r} needs more than {1000 * SEARCH_S:g} ms for a line") from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
