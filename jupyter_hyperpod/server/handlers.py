@@ -18,6 +18,7 @@ from ..storage.store import Store
 from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
+from .output_pages import OutputHandler
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
@@ -184,6 +185,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
+    (f"{ROOT}/jobs/{_JOB}/output", OutputHandler),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),
     (f"{ROOT}/jobs/{_JOB}/scale", ScaleHandler),
     (f"{ROOT}/jobs/{_JOB}/fault", FaultHandler),

@@ -1,0 +1,130 @@
+"""Pages of a job's output: by rank, node, time, step and text, from a place on. A page costs little memory and time."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from ..core.errors import SpecError
+from ..core.events import Event
+from ..storage.output import output_choice
+from ..storage.output.output_choice import OutputChoice
+from ..storage.output.output_range import Place, last_output, place_of, read_output
+from ..storage.output.output_reader import is_notice
+from ..storage.store import JobStore, Store
+from .base import ApiHandler
+from .services import JOBS
+
+PIECES, MOST_PIECES = 500, 1000
+PAGE_BYTES = 256 * 1024
+PAGE_S = 0.5  # of reading, for one page
+LONGEST = 1000  # characters of a query's argument
+FIELDS = ("node", "rank", "stream", "text", "session", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputQuery:
+    """The arguments of a request; texts are as they came. Raises SpecError where they cannot be understood."""
+
+    rank: str = ""
+    node: str = ""
+    since: str = ""
+    until: str = ""
+    steps: str = ""
+    text: str = ""
+    after: str = ""
+    tail: str = ""
+    limit: str = ""
+
+    def choice(self, job: JobStore) -> OutputChoice:
+        """What is asked for."""
+        if self.tail and (self.after or self.text):
+            raise SpecError("tail is the end of the output: it cannot be combined with after and text")
+        steps = output_choice.chosen_steps(job.events, *output_choice.step_range(self.steps)) if self.steps else None
+        none = OutputChoice()
+        return OutputChoice(
+            rank=_number("rank", self.rank, 0, 10**6) if self.rank else None,
+            node=self.node or None,
+            since_s=output_choice.moment(self.since) if self.since else none.since_s,
+            until_s=output_choice.moment(self.until) if self.until else none.until_s,
+            steps=steps,
+            tail=_number("tail", self.tail, 1, MOST_PIECES) if self.tail else None,
+        )
+
+    def place(self) -> Place | None:
+        """The place after which the page begins; None: at the beginning."""
+        if not self.after:
+            return None
+        try:
+            time_s, writer, number = self.after.split(" ")
+            if math.isfinite(place := float(time_s)):
+                return place, writer, int(number)
+        except ValueError:
+            pass
+        raise SpecError(f"after is {self.after[:80]!r}; expected the `after` of another page")
+
+    def most(self) -> int:
+        """The most pieces of a page."""
+        return _number("limit", self.limit, 1, MOST_PIECES) if self.limit else PIECES
+
+
+def _number(name: str, text: str, low: int, high: int) -> int:
+    if not text.isdecimal() or not low <= int(text[:20]) <= high:
+        raise SpecError(f"{name} is {text[:80]!r}; expected a number from {low} to {high}")
+    return int(text)
+
+
+def page(store: Store, job_id: str, query: OutputQuery, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """One page. Raises NotFound and SpecError."""
+    job = store.job(job_id)
+    choice, after, until_s = query.choice(job), query.place(), clock() + PAGE_S
+    pieces: list[dict[str, Any]] = []
+    read: Place | None = after
+    size, more = 0, False
+    for event in _output(job, choice, after):
+        if choice.tail is None and (len(pieces) >= query.most() or size >= PAGE_BYTES or clock() > until_s):
+            more = True
+            break
+        read = place_of(event)
+        if (is_notice(event) or choice.takes(event)) and (found := _piece(event, query.text)):
+            pieces.append(found)
+            size += len(found["text"])
+    return {"pieces": pieces, "after": "" if read is None else f"{read[0]!r} {read[1]} {read[2]}", "more": more}
+
+
+def _output(job: JobStore, choice: OutputChoice, after: Place | None) -> Iterator[Event]:
+    if choice.tail is None:
+        return read_output(job, replace(choice, rank=None), after)  # what is passed over counts, too
+    return last_output(job, choice, lambda events: events)
+
+
+def _piece(event: Event, wanted: str) -> dict[str, Any] | None:
+    """A piece as it is sent: of its lines those that have the text; None where none has."""
+    text = str(event.data["text"])
+    if wanted and not is_notice(event):
+        text = "".join(line for line in text.splitlines(keepends=True) if wanted in line)
+    if not text:
+        return None
+    chosen = {name: event.data[name] for name in FIELDS if name in event.data}
+    return {"time_s": event.time_s} | chosen | {"text": text, "notice": is_notice(event)}
+
+
+class OutputHandler(ApiHandler):
+    """One page of a job's output."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        names = OutputQuery.__dataclass_fields__
+        asked = {name: self.get_query_argument(name, "", strip=name not in ("text", "after")) for name in names}
+        query = OutputQuery(**{name: text[:LONGEST] for name, text in asked.items()})
+        self.finish(await self.call(lambda store: json.dumps(page(store, job_id, query))))
