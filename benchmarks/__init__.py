@@ -44,6 +44,8 @@ MODULES = {
     "plan": "benchmarks.planner.plan",
     # a job of ten million steps: how long people wait for it, and what its journal takes
     "journals": "benchmarks.control.journals",
+    # a job that has printed a gigabyte: how long its newest lines and a range in the middle take to read
+    "printed": "benchmarks.control.printed",
     # a job of a thousand members and more: a generation forms again, and what the coordinator needs
     "scale": "benchmarks.control.scale",
     # a thousand strangers at every listening socket of a job: what they cost it, and whether members still get in

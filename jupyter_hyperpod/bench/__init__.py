@@ -27,7 +27,7 @@ HERE = {
 }
 IN_A_CHECKOUT = (
     *("partition", "overhead", "elastic", "abuse", "chaos", "adoption", "corruption", "soak", "components"),
-    *("serving", "health", "slurm", "slurm-soak", "takeover", "plan", "loading", "journals", "scale"),
+    *("serving", "health", "slurm", "slurm-soak", "takeover", "plan", "loading", "journals", "printed", "scale"),
     *("strangers", "browsers", "data"),
 )
 CHECKOUT, BESIDE = Path(__file__).resolve().parents[2], "benchmarks"

@@ -89,6 +89,11 @@ class RecordWriter(Generic[Record]):
         self.size += len(line)
         return record
 
+    @property
+    def last_s(self) -> float:
+        """The time of the record written last, 0 before the first."""
+        return self._last_s
+
     def owner(self) -> int:
         """The user id that the file system gave the file, which a network file system may have mapped."""
         return os.fstat(self._file).st_uid

@@ -58,6 +58,11 @@ class JournalWriter:
         self._ahead_s = behind_s if behind_s > CLOCKS_AGREE_S else 0.0
 
     @property
+    def last_s(self) -> float:
+        """The time of the event written last, 0 before the first."""
+        return self._writer.last_s if self._writer is not None else 0.0
+
+    @property
     def waiting(self) -> int:
         """The number of facts that wait for room."""
         return sum(kind not in WAITING_SAMPLES for kind, *_ in self._waiting)

@@ -34,7 +34,7 @@ os.environ["HYPERPOD_OUTPUT_MB"] = "0"
 job = JobStore(here)
 relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
 for number in range(100):
-    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n", StepLabel())
+    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n", StepLabel(number + 1, 1))
 """
 
 
@@ -210,3 +210,32 @@ def test_strange_files_beside_the_parts_are_left_alone(job: JobStore) -> None:
 def test_output_that_the_disk_refused_to_the_end_is_counted_in_the_journal(tmp_path: Path) -> None:
     (said,) = full_disk.run(FLOOD + 'relay.close()\nprint(read_events(job.events)[-1].data["text"])', tmp_path, 30_000)
     assert re.fullmatch(r"\d+ kB of output of node-1 were dropped: the disk refused them", said)
+
+
+def test_marks_of_steps_label_what_follows_them_and_are_not_shown(job: JobStore) -> None:
+    worker, out, err = relay(job), StepLabel(), StepLabel()
+    step = output_relay.step_mark
+    worker.write("node-1.a.7", 0, "stdout", f"before\n{step(1, 1)}one\npart{step(1, 2)} of two\n", out)
+    worker.write("node-1.a.7", 0, "stderr", "no mark yet\n", err)
+    worker.write("node-1.a.7", 0, "stdout", f"two\n{step(2, 1)}", out)
+    worker.write("node-1.a.7", 0, "stdout", "next session\n\x1eHYPERPOD-STEP-99999999999999999999-1\x1e\n", out)
+    worker.close()
+    found = [(e.data["text"], e.data.get("session"), e.data.get("step")) for e in OutputReader(job).poll()]
+    assert found == [
+        ("before\n", None, None),
+        ("one\npart", 1, 1),
+        (" of two\n", 1, 2),
+        ("no mark yet\n", None, None),
+        ("two\n", 1, 2),
+        ("next session\n\x1eHYPERPOD-STEP-99999999999999999999-1\x1e\n", 2, 1),
+    ]
+
+
+def test_files_have_the_rights_of_their_store(job: JobStore) -> None:
+    job.path.chmod(0o2750)  # as a store that is shared with a group
+    worker = relay(job)
+    worker.write("node-1.a.7", 0, "stdout", "a\n", StepLabel(1, 1))
+    worker.close()
+    files = list(output_directory(job).iterdir())
+    assert output_directory(job).stat().st_mode & 0o7777 == 0o2750
+    assert len(files) == 2 and {file.stat().st_mode & 0o777 for file in files} == {0o640}, "output and its index"

@@ -122,3 +122,13 @@ def test_steps_are_found_in_the_newest_session_by_their_commits(tmp_path: Path) 
 def test_where_commits_were_thinned_the_nearest_ones_count(tmp_path: Path) -> None:
     commits(tmp_path, (1, 1, 1.0), (1, 64, 64.0), (1, 128, 128.0), (1, 130, 130.0))
     assert times_of_steps(tmp_path, StepRange(1, 70, 80)) == (64.0, 128.0)
+
+
+def test_an_expression_that_never_ends_is_refused() -> None:
+    choice = OutputChoice(pattern=pattern("(a+)+$"))
+    with pytest.raises(SpecError, match="--grep: .* needs more than 50 ms for a line; write a simpler one"):
+        choice.has("a" * 40 + "b")
+
+
+def test_a_node_is_chosen() -> None:
+    assert lines(OutputChoice(node="node-1"), *EVENTS) == ["x"]

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.control.watch import OutputLines
 from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.core.views import new_job_view
 from jupyter_hyperpod.storage import journal
 from jupyter_hyperpod.storage.journal import follow_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import output_relay, step_index
+from jupyter_hyperpod.storage.output import output_range, output_relay, step_index
 from jupyter_hyperpod.storage.output.output_choice import OutputChoice
 from jupyter_hyperpod.storage.output.output_range import last_output, place_of, position, read_output
 from jupyter_hyperpod.storage.output.output_reader import is_notice
@@ -31,7 +33,7 @@ STORY = st.lists(
         st.integers(1, 40_000),
         st.sampled_from([0.0, 0.001, 1.0, 60.0, -3.0]),
         st.integers(-1, 2),
-        st.sampled_from(["", "", "", "", "again", "session", "damage", "unlabelled"]),
+        st.sampled_from(["", "", "", "", "again", "session", "damage", "unlabelled", "other event"]),
     ),
     max_size=40,
 )
@@ -94,6 +96,10 @@ def told(story: list[tuple[str, int, float, int, str]], job: JobStore, clock: Cl
             node.label = StepLabel(1, 1)
         if what == "session":
             node.label = StepLabel(node.label.session + 1, 1)
+        if what == "other event":  # from a clock that is set back afterwards
+            clock.now_s += 3.0
+            node.journal.write("warning.raised", {"text": "something else"})
+            clock.now_s -= 3.0
         if what == "damage":
             for path in [*job.events.iterdir(), *output_directory(job).glob("*@*")][-2:]:
                 with open(path, "ab") as file:
@@ -137,7 +143,7 @@ def test_a_range_is_what_a_scan_finds(
         job = job_in(tmp_path_factory.mktemp("job"))
         begin_s = clock.now_s
         told(story, job, clock)
-        at = st.floats(-5, clock.now_s - begin_s + 5).map(lambda seconds: begin_s + seconds)
+        at = st.floats(-5, max(clock.now_s - begin_s, 0) + 5).map(lambda seconds: begin_s + seconds)
         choice = OutputChoice(rank=data.draw(st.sampled_from([None, 0, 1])))
         if data.draw(st.booleans()):
             since_s, until_s = sorted([data.draw(at), data.draw(at)])
@@ -158,9 +164,11 @@ def test_a_range_is_what_a_scan_finds(
         else:
             assert found == expected
         tail = data.draw(st.integers(1, 5))
-        some = [place_of(e) for e in last_output(job, replace(choice, tail=tail), lambda events: events)]
+        last = list(last_output(job, replace(choice, tail=tail), lambda events: events))
         if all(later_s >= 0 for _, _, later_s, _, _ in story):
-            assert [one for one in some if one[2]] == expected[-tail:][-len(some) or len(expected) :]
+            kept = pieces(iter(last))
+            assert kept == expected[len(expected) - len(kept) :]
+            assert len(kept) == min(tail, len(expected)) or len(last) == tail
 
 
 def test_a_place_in_a_file_is_found_among_damaged_and_long_lines(tmp_path: Path) -> None:
@@ -205,6 +213,43 @@ def test_what_was_dropped_is_said_where_it_was_asked_for(
     assert not any(is_notice(e) for e in read_output(job, OutputChoice(steps=StepRange(1, 250, 260))))
     assert not any(is_notice(e) for e in read_output(job, OutputChoice(since_s=clock.now_s - 20.0)))
     assert [e.data["step"] for e in last_output(job, OutputChoice(tail=3), lambda found: found)] == [298, 299, 300]
+
+
+def test_a_clock_that_is_set_back_hides_no_step(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_index, "SPAN_BYTES", 100)
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.4")
+    monkeypatch.setenv(output_relay.KEPT_VARIABLE, "4")  # another file within the five seconds
+    job = job_in(tmp_path)
+    node = Node(job, "node-1")
+    clock.now_s += 5.0
+    node.journal.write("warning.raised", {"text": "the clock is ahead"})
+    clock.now_s -= 5.0
+    for step in range(1, 201):
+        if step == 120:
+            clock.now_s -= 5.0
+        clock.now_s += 0.1
+        node.label.step = step
+        node.print(f"{step:03} {'x' * 10_000}\n")
+    node.end()
+    for step in range(1, 201):
+        (found,) = read_output(job, OutputChoice(steps=StepRange(1, step, step)))
+        assert found.data["step"] == step
+
+
+def test_the_last_lines_are_whole(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_range, "TAIL_BYTES", 250)
+    job = job_in(tmp_path)
+    node = Node(job, "node-1")
+    for number in range(20):
+        for text in (f"{number}: begins ", "ends\n"):
+            clock.now_s += 1.0
+            node.print(text)
+    node.end()
+    choice = OutputChoice(tail=1)
+    shown = list(
+        last_output(job, choice, lambda found: OutputLines(new_job_view("a"), choice).feed_all(found, ends=True))
+    )
+    assert shown == [("stdout", "19: begins ends")]
 
 
 def test_a_reader_goes_on_from_a_place(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,9 +106,9 @@ def test_a_whole_index_leads_to_the_place(tmp_path: Path) -> None:
         index.note(float(step), 1, step, 10_000)
     index.close(1001.0)
     spans = read_spans(tmp_path, "node-1")
-    assert 100 < len(spans) < 200
+    assert 50 < len(spans) < 100
     before, (since_s, until_s), after = windows(spans, StepRange(1, 500, 501))
-    assert 490 < since_s < 500 and 501 < until_s < 512
+    assert 480 < since_s < 500 and 501 < until_s < 520
     assert before[1] <= 1.0 and after[0] >= 1001.0, "and to what no entry speaks for"
     assert read_spans(tmp_path, "node-2") == []
 

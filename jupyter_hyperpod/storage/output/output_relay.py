@@ -98,6 +98,7 @@ class OutputRelay:
         self._expected: dict[int, tuple[str, dict[str, Any]]] = {}  # displays whose marks have not been read yet
         self._part: RecordWriter[Event] | None = None
         self._dropped = 0
+        self._last_s = 0.0
         self._index: StepIndex | None = None
 
     def begin(self) -> None:
@@ -168,7 +169,12 @@ class OutputRelay:
         except (OSError, StoreError):  # a full disk: then there is no index
             return
         self._index = index
-        index.note(time.time(), label.session, label.step, size)
+        index.note(self._clock(), label.session, label.step, size)
+
+    def _clock(self) -> float:
+        """The time, which never goes back here: an index of times leads to what was printed then."""
+        self._last_s = max(self._last_s, self._journal.last_s, time.time())
+        return self._last_s
 
     def _directory(self) -> Path:
         """Make the directory. Raises OSError."""
@@ -178,7 +184,7 @@ class OutputRelay:
         """Close the file; journal how much was dropped since the last report."""
         self._close_part()
         if self._index is not None:
-            self._index.close(time.time())
+            self._index.close(self._clock())
             self._index = None
         if self._dropped:
             text = f"{format_bytes(self._dropped)} of output of {self._node} were dropped: the disk refused them"
@@ -229,7 +235,7 @@ class OutputRelay:
                 oldest.path.unlink(missing_ok=True)
             except OSError as error:
                 raise StoreError(f"cannot remove {oldest.path}: {error.strerror}") from error
-        return event_writer(directory, f"{self._node}@{number:06d}@{before}")
+        return event_writer(directory, f"{self._node}@{number:06d}@{before}", clock=self._clock)
 
 
 def _label_of(label: StepLabel) -> dict[str, int]:

@@ -17,15 +17,16 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..access import file_mode
 
 SUFFIX = ".steps"
-SPAN_BYTES = 64 << 10
-MOST_ENTRIES = 16_384
-MARGIN_S = 0.1  # between the time noted here and that of the output: a clock may be set back
+SPAN_BYTES = 128 << 10
+MOST_ENTRIES = 8192
+MARGIN_S = 0.01  # between the time noted here and that of the output, which is a moment later
 _CONTENT = struct.Struct("<ddQQI")
 _SUM = struct.Struct("<I")
 ENTRY_BYTES = _CONTENT.size + _SUM.size
@@ -46,8 +47,7 @@ class StepRange:
         return session == self.session and self.first <= step <= (math.inf if self.last is None else self.last)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpan:
+class StepSpan(NamedTuple):
     """Output from ``since_s`` until just before ``until_s`` (Unix epoch, the node's clock): of these steps, from 1."""
 
     since_s: float
@@ -95,7 +95,7 @@ def windows(spans: Sequence[StepSpan], wanted: StepRange) -> list[Window]:
     """When output of these steps may have been printed, in order: all times but those that belong to other steps."""
     found: list[Window] = []
     reached_s = -math.inf
-    for span in sorted(spans, key=lambda span: span.since_s):
+    for span in sorted(spans):
         if span.since_s > reached_s:
             found.append((reached_s, span.since_s))
         if span.meets(wanted):
@@ -126,7 +126,7 @@ def shortened(spans: Sequence[StepSpan]) -> list[StepSpan]:
         before = joined[-1] if joined else None
         if place % 2 and before and before.session == span.session and before.until_s == span.since_s:
             low, high = min(before.low, span.low), max(before.high, span.high)
-            joined[-1] = replace(before, until_s=span.until_s, low=low, high=high)
+            joined[-1] = before._replace(until_s=span.until_s, low=low, high=high)
         else:
             joined.append(span)
     kept = [*joined, *spans[half:]]
@@ -148,13 +148,13 @@ class StepIndex:
         """So many bytes of output that belong to this step come now."""
         span = self._span
         if span is not None and (span.session != session or self._bytes >= SPAN_BYTES):
-            self._append(replace(span, until_s=max(time_s, span.since_s)))
+            self._append(span._replace(until_s=max(time_s, span.since_s)))
             span = None
         if span is None:
             self._bytes = 0
             span = StepSpan(time_s, time_s, session, step, step)
         low, high = min(span.low, step), max(span.high, step)
-        self._span = span if (low, high) == (span.low, span.high) else replace(span, low=low, high=high)
+        self._span = span if (low, high) == (span.low, span.high) else span._replace(low=low, high=high)
         self._bytes += size
 
     def forget(self) -> None:
@@ -164,7 +164,7 @@ class StepIndex:
     def close(self, time_s: float) -> None:
         """Write what is known, and close the file."""
         if self._span is not None:
-            self._append(replace(self._span, until_s=max(time_s, self._span.since_s)))
+            self._append(self._span._replace(until_s=max(time_s, self._span.since_s)))
             self._span = None
         if self._file >= 0:
             os.close(self._file)
