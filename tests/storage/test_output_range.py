@@ -236,6 +236,24 @@ def test_a_clock_that_is_set_back_hides_no_step(tmp_path: Path, clock: Clock, mo
         assert found.data["step"] == step
 
 
+def test_output_without_steps_is_found_by_commits(tmp_path: Path, clock: Clock) -> None:
+    job = job_in(tmp_path)
+    node = Node(job, "node-1")
+    record = {"generation": 1, "loss": 0.5, "loss_hex": "0x1p-1", "step_time_s": 1.0, "samples": 4, "world_size": 1}
+    with journal.event_writer(job.events, "worker-node-1.a") as commits:
+        for step in range(1, 11):
+            clock.now_s += 1.0
+            node.print(f"{step}\n", StepLabel())
+            clock.now_s += 1.0
+            commits.append("step.committed", record | {"redone": 0, "session": 1, "step": step})
+    node.end()
+    assert [e.data["text"] for e in read_output(job, OutputChoice(steps=StepRange(1, 4, 5)))] == ["4\n", "5\n", "6\n"]
+    labelled = Node(job, "node-2")
+    labelled.print("4\n", StepLabel(1, 4))
+    labelled.end()
+    assert [e.data["node"] for e in read_output(job, OutputChoice(steps=StepRange(1, 4, 5)))] == ["node-2"]
+
+
 def test_the_last_lines_are_whole(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_range, "TAIL_BYTES", 250)
     job = job_in(tmp_path)

@@ -28,7 +28,7 @@ from ..store import JobStore
 from .output_choice import OutputChoice, times_of_steps
 from .output_reader import dropped_before, is_notice
 from .output_relay import output_directory, parts
-from .step_index import StepRange, Window, read_spans, windows
+from .step_index import StepRange, Window, is_indexed, read_spans, windows
 
 Shown = TypeVar("Shown")
 Place = tuple[float, str, int]  # in the output of a job: the time, the writer and the number of a piece
@@ -104,14 +104,14 @@ def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
         of_node.setdefault(writer[len(AGENT) : -_HEX], []).append((paths, 0))
     for node, kept in parts(beside).items():
         of_node.setdefault(node, []).append((tuple(part.path for part in kept), kept[0].before))
-    by_commits = None if choice.steps is None else times_of_steps(job.events, choice.steps)
+    indexed = is_indexed(beside)
+    by_commits = ALWAYS if indexed or choice.steps is None else [times_of_steps(job.events, choice.steps)]
     made = []
     for node in sorted(of_node if choice.node is None else of_node.keys() & {choice.node}):
-        spans = read_spans(beside, node) if choice.steps else []
-        when = windows(spans, choice.steps) if choice.steps and spans else [by_commits or ALWAYS[0]]
+        when = windows(read_spans(beside, node), choice.steps) if choice.steps and indexed else by_commits
         cut = [(max(since_s, choice.since_s), min(until_s, choice.until_s)) for since_s, until_s in when]
         cut = [window for window in cut if window[0] <= window[1]]
-        made += [OutputSource(node, paths, cut, choice.steps, not spans, gone) for paths, gone in of_node[node]]
+        made += [OutputSource(node, paths, cut, choice.steps, not indexed, gone) for paths, gone in of_node[node]]
     return made
 
 

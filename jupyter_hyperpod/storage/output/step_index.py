@@ -91,6 +91,14 @@ def read_spans(directory: Path, node: str) -> list[StepSpan]:
         return []
 
 
+def is_indexed(directory: Path) -> bool:
+    """Whether output names its steps: that of a job of an earlier version does not."""
+    try:
+        return any(name.endswith(SUFFIX) for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
 def windows(spans: Sequence[StepSpan], wanted: StepRange) -> list[Window]:
     """When output of these steps may have been printed, in order: all times but those that belong to other steps."""
     found: list[Window] = []
