@@ -102,6 +102,18 @@ def test_output_is_found_by_step_and_time_also_behind_a_loss(job: Submit) -> Non
     assert "has printed nothing on nowhere" in _refused(run, "--node", "nowhere")
 
 
+def test_a_file_that_the_program_puts_in_place_of_its_output_gets_no_marks(job: Submit, tmp_path: Path) -> None:
+    into = tmp_path / "own.txt"
+    opened = f"file = os.open({str(into)!r}, os.O_WRONLY | os.O_CREAT)\nkept = os.dup(1)\nos.dup2(file, 1)\n"
+    source = TRAIN.replace(
+        "        loss = step.run(loss_fn)\n", "        print('own', step.number)\n        loss = step.run(loss_fn)\n"
+    )
+    begins = source.index("with hp.Session")
+    run = job(source[:begins] + opened + source[begins:] + "\nos.dup2(kept, 1)\n", nodes=1, env={"PAUSE_S": "0.0"})
+    run.finish()
+    assert into.read_text() == "".join(f"own {step}\n" for step in range(1, 25))
+
+
 def _date(time_s: float) -> str:
     return datetime.fromtimestamp(int(time_s)).isoformat()
 

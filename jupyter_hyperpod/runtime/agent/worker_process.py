@@ -238,12 +238,18 @@ class _LabelledFile(io.FileIO):
         super().__init__(descriptor, "w", closefd=False)
         self._progress = progress
         self._said = (0, 0)
+        self._place = self._where()
 
     def write(self, content: Any, /) -> int:
-        if (here := self._progress.under_way()) != self._said:
+        here = self._progress.under_way()
+        if here != self._said and self._where() == self._place:  # else the program has put a file in its place
             self._said = here
             os.write(self.fileno(), step_mark(*here).encode())
         return super().write(content)
+
+    def _where(self) -> tuple[int, int]:
+        found = os.fstat(self.fileno())
+        return found.st_dev, found.st_ino
 
 
 def _text_stream(descriptor: int, progress: WorkerProgress) -> io.TextIOWrapper:
