@@ -54,6 +54,7 @@ MAY_IMPORT = {
 ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime", "integrations")
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
+    "system": {"cryptography"},
     "mounts": {"fsspec"},
     "storage": {"numpy", "torch", "pandas"},  # values that are pushed and pulled, imported on use
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash", "huggingface_hub"},

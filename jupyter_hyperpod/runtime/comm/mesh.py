@@ -12,14 +12,20 @@ import math
 import os
 import select
 import socket
+import ssl
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MAGIC = b"HPM1"
+from ...core.errors import TrainingError
+from ...system.encryption import ENCRYPT_VARIABLE, WOULD_BLOCK, encrypted, must_encrypt
+from .link_queues import NOTHING, mask_of, move, queues
+from .link_queues import PeerLost as PeerLost
+from .link_queues import Transfer as Transfer
+
+MAGIC, ENCRYPTED = b"HPM1", b"HPM2"
 NONCE_BYTES = 16
 MAC_BYTES = 32
 SOCKET_BUFFER_BYTES = 4 << 20
@@ -31,17 +37,8 @@ HANDSHAKE_S = 5.0  # a member proves the secret at once
 CHECK_S = 0.5
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
-Transfer = tuple[int, memoryview]
 Check = Callable[[], None]
 Exchange = Callable[[list[Transfer], list[Transfer]], None]
-
-
-class PeerLost(Exception):
-    """The connection to a peer broke; ``rank`` is its place in the generation."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"the connection to rank {rank} broke")
-        self.rank = rank
 
 
 class Address(NamedTuple):
@@ -74,13 +71,15 @@ class Mesh:
         `check` is called when the descriptor `control` is readable and may raise to cancel the exchange.
         Raises PeerLost when a connection breaks before everything has arrived.
         """
-        outgoing, incoming = _queues(sends), _queues(receives)
+        outgoing, incoming = queues(sends), queues(receives)
         poller = select.poll()
         if control >= 0:
             poller.register(control, select.POLLIN)
         ranks = {}
         for rank, link in self._links.items():
-            if mask := _mask(rank, outgoing, incoming):
+            if isinstance(link, ssl.SSLSocket) and incoming.get(rank):
+                move(link.recv_into, incoming[rank], rank)  # a part of a record waits in the process, unseen by poll
+            if mask := mask_of(rank, outgoing, incoming):
                 ranks[link.fileno()] = rank
                 poller.register(link, mask)
         while ranks:
@@ -91,10 +90,10 @@ class Mesh:
                 rank = ranks[descriptor]
                 link = self._links[rank]
                 if events & select.POLLOUT:
-                    _move(link.send, outgoing[rank], rank)
+                    move(link.send, outgoing[rank], rank)
                 if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                    _move(link.recv_into, incoming.get(rank, _NOTHING), rank)
-                if mask := _mask(rank, outgoing, incoming):
+                    move(link.recv_into, incoming.get(rank, NOTHING), rank)
+                if mask := mask_of(rank, outgoing, incoming):
                     poller.modify(link, mask)
                 else:
                     poller.unregister(link)
@@ -137,38 +136,6 @@ def all_gather(exchange: Exchange, rank: int, world_size: int, own: bytes) -> li
     return [bytes(shown[peer]) if peer in shown else own for peer in range(world_size)]
 
 
-_NOTHING: deque[memoryview] = deque()
-
-
-def _queues(transfers: Iterable[Transfer]) -> dict[int, deque[memoryview]]:
-    queues: dict[int, deque[memoryview]] = {}
-    for rank, view in transfers:
-        if len(view):
-            queues.setdefault(rank, deque()).append(view)
-    return queues
-
-
-def _mask(rank: int, outgoing: dict[int, deque[memoryview]], incoming: dict[int, deque[memoryview]]) -> int:
-    return (select.POLLOUT if outgoing.get(rank) else 0) | (select.POLLIN if incoming.get(rank) else 0)
-
-
-def _move(operation: Callable[[memoryview], int], queue: deque[memoryview], rank: int) -> None:
-    """Move bytes between a socket and the head of a queue until the socket would block."""
-    try:
-        while queue:
-            count = operation(queue[0])
-            if count == 0:
-                raise PeerLost(rank)
-            if count == len(queue[0]):
-                queue.popleft()
-            else:
-                queue[0] = queue[0][count:]
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        raise PeerLost(rank) from error
-
-
 @dataclass(eq=False)
 class _Handshake:
     """A connection that is being authenticated: mutual proof of the job's secret, bound to the generation."""
@@ -179,6 +146,7 @@ class _Handshake:
     nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES))
     inbox: bytes = b""
     transcript: bytes = b""
+    secured: ssl.SSLSocket | None = None  # once both sides have proved the secret
     born_s: float = 0.0  # when it was accepted for the generation that forms
 
     @property
@@ -320,7 +288,8 @@ class _Forming:
             return
         self._to_call.discard(peer)
         handshake = _Handshake(sock, initiator=True, peer=peer)
-        handshake.transcript = _HELLO.pack(MAGIC, self._generation, self._rank, handshake.nonce)
+        magic = ENCRYPTED if must_encrypt(sock) else MAGIC
+        handshake.transcript = _HELLO.pack(magic, self._generation, self._rank, handshake.nonce)
         self._begin(handshake)
         self._send(handshake, handshake.transcript)
 
@@ -335,6 +304,9 @@ class _Forming:
         return False
 
     def _advance(self, handshake: _Handshake) -> None:
+        if handshake.secured:
+            self._secure(handshake, handshake.secured)
+            return
         try:
             chunk = handshake.sock.recv(handshake.needed - len(handshake.inbox))
         except BlockingIOError:
@@ -364,9 +336,9 @@ class _Forming:
 
     def _handle_hello(self, handshake: _Handshake) -> None:
         magic, theirs, peer, _ = _HELLO.unpack(handshake.inbox)
-        if magic == MAGIC and theirs > self._generation:
+        if magic in (MAGIC, ENCRYPTED) and theirs > self._generation:
             self._later.append(self._drop(handshake))
-        elif magic != MAGIC or theirs < self._generation or peer >= self._rank:
+        elif magic not in (MAGIC, ENCRYPTED) or theirs < self._generation or peer >= self._rank:
             self._refuse(handshake)
         else:
             handshake.peer = peer
@@ -375,6 +347,37 @@ class _Forming:
 
     def _connected(self, handshake: _Handshake, proven: bool) -> None:
         if not proven or handshake.peer in self._links:
+            self._refuse(handshake)
+        elif handshake.transcript.startswith(ENCRYPTED):
+            try:
+                calls, proof = handshake.initiator, handshake.transcript
+                handshake.sock = handshake.secured = encrypted(handshake.sock, self._secret, proof, calls=calls)
+            except OSError:
+                self._refuse(handshake)
+            else:
+                self._secure(handshake, handshake.secured)
+        elif not handshake.initiator and must_encrypt(handshake.sock):
+            raise TrainingError(
+                f"rank {handshake.peer} does not encrypt a connection that this member has to; "
+                f"set {ENCRYPT_VARIABLE} to the same value on all nodes"
+            )
+        else:
+            self._add(handshake)
+
+    def _secure(self, handshake: _Handshake, sock: ssl.SSLSocket) -> None:
+        """Go on with the handshake of TLS as far as the socket allows."""
+        try:
+            sock.do_handshake()
+        except WOULD_BLOCK as wanted:
+            wants = select.POLLOUT if isinstance(wanted, ssl.SSLWantWriteError) else select.POLLIN
+            self._poller.modify(sock, wants)
+        except OSError:
+            self._refuse(handshake)
+        else:
+            self._add(handshake)
+
+    def _add(self, handshake: _Handshake) -> None:
+        if handshake.peer in self._links:
             self._refuse(handshake)
             return
         sock = self._links[handshake.peer] = self._drop(handshake).sock

@@ -1,0 +1,70 @@
+"""Encrypts a connection between hosts: TLS 1.3 by a key of its own, which both sides derive from what they share.
+
+Neither a file nor an authority takes part: both sides derive the same key pair and the same certificate, show it to
+each other and trust this one alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import socket
+import ssl
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from ..core.errors import TrainingError
+from .memory_files import create_memory_file
+
+ENCRYPT_VARIABLE = "HYPERPOD_ENCRYPT"
+MODES = ("between-hosts", "on", "off")
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hyperpod")])
+_SINCE, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # the job's secret is the limit
+
+
+def must_encrypt(sock: socket.socket) -> bool:
+    """Whether this connection has to be encrypted. Raises TrainingError for a mode that does not exist."""
+    mode = os.environ.get(ENCRYPT_VARIABLE, "") or "off"
+    if mode not in MODES:
+        raise TrainingError(f"{ENCRYPT_VARIABLE} is {mode!r}; expected one of {', '.join(MODES)}")
+    return mode == "on" or (mode == MODES[0] and leaves_host(sock.getsockname()[0], sock.getpeername()[0]))
+
+
+def leaves_host(own: str, peer: str) -> bool:
+    """Whether a connection between two addresses leaves the host: on one host, its two ends have the same address."""
+    return own != peer and not (ipaddress.ip_address(own).is_loopback and ipaddress.ip_address(peer).is_loopback)
+
+
+def encrypted(sock: socket.socket, secret: bytes, transcript: bytes, *, calls: bool) -> ssl.SSLSocket:
+    """Put a connected socket, whose descriptor stays the same, under TLS; `do_handshake` is left to the caller.
+
+    The key is bound to `transcript`, so that two connections cannot be spliced. Raises OSError.
+    """
+    key = Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, b"tls " + transcript, "sha256"))
+    built = x509.CertificateBuilder(_NAME, _NAME, key.public_key(), 1, _SINCE, _UNTIL)
+    built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = built.sign(key, None).public_bytes(Encoding.PEM)  # Ed25519 signs the same bytes alike everywhere
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if calls else ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate.decode())
+    if not calls:
+        context.num_tickets = 0
+    _load(context, certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return context.wrap_socket(sock, server_side=not calls, do_handshake_on_connect=False)
+
+
+def _load(context: ssl.SSLContext, content: bytes) -> None:
+    descriptor = create_memory_file("hyperpod-key", 0)  # the key never reaches a disk
+    try:
+        os.write(descriptor, content)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
