@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from benchmarks.control.stranger_crowd import GARBAGE, REPLAYED, SLOW, TOO_LONG
 from jupyter_hyperpod.loader.share import peers
-from jupyter_hyperpod.runtime.comm import mesh
+from jupyter_hyperpod.runtime.comm import handshake, mesh
 from jupyter_hyperpod.runtime.connection import MAGIC, NONCE_BYTES, Channel
 
 Address = tuple[str, int]
@@ -96,7 +96,7 @@ def between_members(secret: bytes) -> dict[str, str]:
             kept.append(ended())
         for door in doors:
             door.close()
-    beyond = mesh._HELLO.pack(mesh.MAGIC, 2**64 - 1, 0, os.urandom(mesh.NONCE_BYTES))
+    beyond = handshake.HELLO.pack(handshake.MAGIC, 2**64 - 1, 0, os.urandom(handshake.NONCE_BYTES))
     return _said(kept[0], beyond + bytes(4096))
 
 

@@ -9,33 +9,26 @@ from __future__ import annotations
 
 import hmac
 import math
-import os
 import select
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...core.errors import TrainingError
 from ...system.encryption import ENCRYPT_VARIABLE, WOULD_BLOCK, encrypted, must_encrypt
+from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake
 from .link_queues import NOTHING, mask_of, move, queues
 from .link_queues import PeerLost as PeerLost
 from .link_queues import Transfer as Transfer
 
-MAGIC, ENCRYPTED = b"HPM1", b"HPM2"
-NONCE_BYTES = 16
-MAC_BYTES = 32
 SOCKET_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_S = 0.5
 RETRY_S = 0.01
 CALLERS_KEPT = 256
 BACKLOG = 4096  # callers wait there while a member trains: strangers must not fill it
-HANDSHAKE_S = 5.0  # a member proves the secret at once
 CHECK_S = 0.5
-_HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 Check = Callable[[], None]
 Exchange = Callable[[list[Transfer], list[Transfer]], None]
@@ -136,32 +129,6 @@ def all_gather(exchange: Exchange, rank: int, world_size: int, own: bytes) -> li
     return [bytes(shown[peer]) if peer in shown else own for peer in range(world_size)]
 
 
-@dataclass(eq=False)
-class _Handshake:
-    """A connection that is being authenticated: mutual proof of the job's secret, bound to the generation."""
-
-    sock: socket.socket
-    initiator: bool
-    peer: int = -1
-    nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES))
-    inbox: bytes = b""
-    transcript: bytes = b""
-    secured: ssl.SSLSocket | None = None  # once both sides have proved the secret
-    born_s: float = 0.0  # when it was accepted for the generation that forms
-
-    @property
-    def needed(self) -> int:
-        """Length of the other side's next message."""
-        if self.initiator:
-            return NONCE_BYTES + MAC_BYTES
-        return MAC_BYTES if self.transcript else _HELLO.size
-
-    @property
-    def unanswered(self) -> bool:
-        """Whether a caller waits for its first answer: its generation is unknown, or has just become known."""
-        return not self.initiator and not self.transcript
-
-
 class MeshListener:
     """A member's listening socket, and callers that are early for a later generation."""
 
@@ -169,7 +136,7 @@ class MeshListener:
         listener.setblocking(False)
         self._listener = listener
         self._secret = secret
-        self._callers: list[_Handshake] = []
+        self._callers: list[Handshake] = []
 
     def form(
         self, generation: int, rank: int, addresses: Sequence[Address], control: int, check: Check,
@@ -209,14 +176,14 @@ class _Forming:
         self._unreachable = unreachable
         self._poller = select.poll()
         self._links: dict[int, socket.socket] = {}
-        self._handshakes: dict[int, _Handshake] = {}
-        self._later: list[_Handshake] = []
+        self._handshakes: dict[int, Handshake] = {}
+        self._later: list[Handshake] = []
         self._to_call = set(range(rank + 1, len(addresses)))
         self._next_call_s = 0.0
         self._next_check_s = 0.0
         self._formed = False
 
-    def run(self, callers: Iterable[_Handshake], control: int, check: Check) -> Mesh:
+    def run(self, callers: Iterable[Handshake], control: int, check: Check) -> Mesh:
         """Greet until every member is connected."""
         self._poller.register(self._listener, select.POLLIN)
         if control >= 0:
@@ -228,7 +195,7 @@ class _Forming:
                 self._next_call_s = time.monotonic() + RETRY_S
                 for peer in sorted(self._to_call):
                     self._call(peer)
-            self._refuse_late_callers()
+            self._refuse_late()
             for descriptor, _ in self._poller.poll(1000 * (RETRY_S if self._to_call else CHECK_S)):
                 if descriptor == control:
                     check()
@@ -239,10 +206,10 @@ class _Forming:
         self._formed = True
         return Mesh(self._generation, self._rank, self._links)
 
-    def close(self) -> list[_Handshake]:
+    def close(self) -> list[Handshake]:
         """Close useless connections; return callers that may belong to a later generation."""
         since_s = time.monotonic() - HANDSHAKE_S
-        young = [g for g in self._handshakes.values() if g.unanswered and g.born_s > since_s]
+        young = [g for g in self._handshakes.values() if g.unanswered and g.since_s > since_s]
         callers = self._later + young
         for handshake in self._handshakes.values():
             if handshake not in young:
@@ -253,17 +220,17 @@ class _Forming:
             handshake.sock.close()
         return callers[-CALLERS_KEPT:]
 
-    def _begin(self, handshake: _Handshake) -> None:
-        handshake.born_s = time.monotonic()
+    def _begin(self, handshake: Handshake) -> None:
+        handshake.since_s = time.monotonic()
         handshake.sock.setblocking(False)
-        self._handshakes[handshake.sock.fileno()] = handshake
+        self._handshakes[handshake.descriptor] = handshake
         self._poller.register(handshake.sock, select.POLLIN)
         if len(handshake.inbox) >= handshake.needed:
             self._handle(handshake)
 
     def _accept(self) -> None:
         try:
-            self._begin(_Handshake(self._listener.accept()[0], initiator=False))
+            self._begin(Handshake(self._listener.accept()[0], initiator=False))
         except OSError:
             return  # the caller has already gone
         callers = [handshake for handshake in self._handshakes.values() if not handshake.initiator]
@@ -272,28 +239,28 @@ class _Forming:
         if len(self._later) > max(CALLERS_KEPT, len(self._addresses)):
             self._later.pop(0).sock.close()
 
-    def _refuse_late_callers(self) -> None:
-        """Close callers that have not proved the secret in time."""
+    def _refuse_late(self) -> None:
+        """Close callers that have not proved the secret in time, and peers that have but do not encrypt."""
         if (now_s := time.monotonic()) < self._next_check_s:
             return
         self._next_check_s = now_s + CHECK_S
-        for handshake in [g for g in self._handshakes.values() if not g.initiator and g.born_s < now_s - HANDSHAKE_S]:
+        for handshake in [g for g in self._handshakes.values() if g.late(now_s)]:
             self._refuse(handshake)
 
     def _call(self, peer: int) -> None:
         try:
             sock = socket.create_connection(self._addresses[peer], timeout=CONNECT_TIMEOUT_S)
+            magic = ENCRYPTED if must_encrypt(sock) else MAGIC
         except OSError:
             self._unreachable(peer)
             return
         self._to_call.discard(peer)
-        handshake = _Handshake(sock, initiator=True, peer=peer)
-        magic = ENCRYPTED if must_encrypt(sock) else MAGIC
-        handshake.transcript = _HELLO.pack(magic, self._generation, self._rank, handshake.nonce)
+        handshake = Handshake(sock, initiator=True, peer=peer)
+        handshake.transcript = HELLO.pack(magic, self._generation, self._rank, handshake.nonce)
         self._begin(handshake)
         self._send(handshake, handshake.transcript)
 
-    def _send(self, handshake: _Handshake, message: bytes) -> bool:
+    def _send(self, handshake: Handshake, message: bytes) -> bool:
         """Send a message. It is small and the socket new, so a partial send means that the peer has gone."""
         try:
             if handshake.sock.send(message) == len(message):
@@ -303,7 +270,7 @@ class _Forming:
         self._refuse(handshake)
         return False
 
-    def _advance(self, handshake: _Handshake) -> None:
+    def _advance(self, handshake: Handshake) -> None:
         if handshake.secured:
             self._secure(handshake, handshake.secured)
             return
@@ -320,7 +287,7 @@ class _Forming:
         if len(handshake.inbox) >= handshake.needed:
             self._handle(handshake)
 
-    def _handle(self, handshake: _Handshake) -> None:
+    def _handle(self, handshake: Handshake) -> None:
         """Handle a complete message of the other side."""
         if handshake.unanswered:
             self._handle_hello(handshake)
@@ -334,8 +301,8 @@ class _Forming:
         if not proven or self._send(handshake, self._mac(b"call", handshake)):
             self._connected(handshake, proven)
 
-    def _handle_hello(self, handshake: _Handshake) -> None:
-        magic, theirs, peer, _ = _HELLO.unpack(handshake.inbox)
+    def _handle_hello(self, handshake: Handshake) -> None:
+        magic, theirs, peer, _ = HELLO.unpack(handshake.inbox)
         if magic in (MAGIC, ENCRYPTED) and theirs > self._generation:
             self._later.append(self._drop(handshake))
         elif magic not in (MAGIC, ENCRYPTED) or theirs < self._generation or peer >= self._rank:
@@ -345,18 +312,12 @@ class _Forming:
             handshake.transcript, handshake.inbox = handshake.inbox + handshake.nonce, b""
             self._send(handshake, handshake.nonce + self._mac(b"answer", handshake))
 
-    def _connected(self, handshake: _Handshake, proven: bool) -> None:
+    def _connected(self, handshake: Handshake, proven: bool) -> None:
         if not proven or handshake.peer in self._links:
             self._refuse(handshake)
         elif handshake.transcript.startswith(ENCRYPTED):
-            try:
-                calls, proof = handshake.initiator, handshake.transcript
-                handshake.sock = handshake.secured = encrypted(handshake.sock, self._secret, proof, calls=calls)
-            except OSError:
-                self._refuse(handshake)
-            else:
-                self._secure(handshake, handshake.secured)
-        elif not handshake.initiator and must_encrypt(handshake.sock):
+            self._encrypt(handshake)
+        elif handshake.too_bare:
             raise TrainingError(
                 f"rank {handshake.peer} does not encrypt a connection that this member has to; "
                 f"set {ENCRYPT_VARIABLE} to the same value on all nodes"
@@ -364,7 +325,18 @@ class _Forming:
         else:
             self._add(handshake)
 
-    def _secure(self, handshake: _Handshake, sock: ssl.SSLSocket) -> None:
+    def _encrypt(self, handshake: Handshake) -> None:
+        """Begin the handshake of TLS: each side has proved the secret to the other."""
+        try:
+            secured = encrypted(handshake.sock, self._secret, handshake.transcript, calls=handshake.initiator)
+        except OSError:
+            self._refuse(handshake)
+        else:
+            handshake.sock = handshake.secured = secured
+            handshake.since_s = time.monotonic()
+            self._secure(handshake, secured)
+
+    def _secure(self, handshake: Handshake, sock: ssl.SSLSocket) -> None:
         """Go on with the handshake of TLS as far as the socket allows."""
         try:
             sock.do_handshake()
@@ -376,7 +348,7 @@ class _Forming:
         else:
             self._add(handshake)
 
-    def _add(self, handshake: _Handshake) -> None:
+    def _add(self, handshake: Handshake) -> None:
         if handshake.peer in self._links:
             self._refuse(handshake)
             return
@@ -384,16 +356,16 @@ class _Forming:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # only now: the kernel would keep as much of a stranger's
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
 
-    def _refuse(self, handshake: _Handshake) -> None:
+    def _refuse(self, handshake: Handshake) -> None:
         """Close; retry a peer that we called, since it may be between two generations."""
         self._drop(handshake).sock.close()
         if handshake.initiator and handshake.peer not in self._links:
             self._to_call.add(handshake.peer)
 
-    def _drop(self, handshake: _Handshake) -> _Handshake:
-        self._poller.unregister(handshake.sock)
-        del self._handshakes[handshake.sock.fileno()]
+    def _drop(self, handshake: Handshake) -> Handshake:
+        self._poller.unregister(handshake.descriptor)
+        del self._handshakes[handshake.descriptor]
         return handshake
 
-    def _mac(self, side: bytes, handshake: _Handshake) -> bytes:
+    def _mac(self, side: bytes, handshake: Handshake) -> bytes:
         return hmac.digest(self._secret, side + handshake.transcript, "sha256")

@@ -1,0 +1,378 @@
+"""Encrypted connections between members: who can read them, who can change them, and who is kept out."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+import pytest
+from cryptography import x509
+
+from jupyter_hyperpod.core.errors import TrainingError
+from jupyter_hyperpod.runtime.comm import handshake
+from jupyter_hyperpod.runtime.comm.handshake import ENCRYPTED, HELLO, MAC_BYTES, MAGIC, NONCE_BYTES
+from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener, PeerLost
+from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE, MODES, encrypted, leaves_host, must_encrypt
+from tests.runtime.meshes import SECRET, doors, form, nothing, together
+
+BOUND_S = 20.0
+PATTERN = b"a planted pattern, which nobody on the way may read"
+BARE_HANDSHAKE = HELLO.size + MAC_BYTES
+FLIP_AT = 40_000  # of the bytes from the caller: behind both handshakes, inside a record of data
+
+
+class GivenUp(Exception):
+    """What ends a member that still forms."""
+
+
+@pytest.fixture(autouse=True)
+def on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENCRYPT_VARIABLE, "on")
+
+
+class Relay:
+    """Somebody on the path of one connection, who keeps all bytes and can flip one bit of what the caller sends."""
+
+    def __init__(self, target: Address, flip_at: int | None = None) -> None:
+        self.seen = {"there": bytearray(), "back": bytearray()}
+        self._target, self._flip_at = target, flip_at
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self._listener.getsockname()[:2])
+        self._socks: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._listener.accept()
+                callee = socket.create_connection(self._target, BOUND_S)
+                callee.settimeout(None)
+                self._socks += [caller, callee]
+                for way, source, sink in (("there", caller, callee), ("back", callee, caller)):
+                    self._threads.append(threading.Thread(target=self._carry, args=(way, source, sink), daemon=True))
+                    self._threads[-1].start()
+
+    def _carry(self, way: str, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while chunk := bytearray(source.recv(1 << 16)):
+                place = -1 if self._flip_at is None or way == "back" else self._flip_at - len(self.seen[way])
+                self.seen[way] += chunk
+                if 0 <= place < len(chunk):
+                    chunk[place] ^= 1
+                sink.sendall(chunk)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join(BOUND_S)
+        for sock in self._socks:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join(BOUND_S)
+        for sock in self._socks:
+            sock.close()
+
+
+@contextmanager
+def relayed(flip_at: int | None = None) -> Iterator[tuple[list[Mesh], Relay]]:
+    """Two members, and somebody on the path between them."""
+    with doors(2) as (entrances, addresses):
+        relay = Relay(addresses[1], flip_at)
+        meshes: list[Mesh] = []
+        try:
+            path = [addresses[0], relay.address]
+            meshes = together(2, lambda rank: form(entrances[rank], 1, rank, path))
+            yield meshes, relay
+        finally:
+            for mesh in meshes:
+                mesh.close()
+            relay.close()
+
+
+def say(meshes: Sequence[Mesh], sent: bytes) -> bytearray:
+    """Rank 0 sends, rank 1 gets; both answer. Raises PeerLost."""
+    room = bytearray(len(sent))
+
+    def one(rank: int) -> None:
+        own = memoryview(sent if rank == 0 else bytes(len(sent)))
+        into = memoryview(room if rank == 1 else bytearray(len(sent)))
+        try:
+            meshes[rank].exchange([(1 - rank, own)], [(1 - rank, into)], -1, nothing)
+        finally:
+            meshes[rank].close()  # so that the other side hears of it
+
+    together(2, one)
+    return room
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_who_listens_on_the_way_reads_a_bare_connection_only(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENCRYPT_VARIABLE, mode)
+    with relayed() as (meshes, relay):
+        sent = PATTERN * 2000
+        assert say(meshes, sent) == sent
+        there = bytes(relay.seen["there"])
+    assert len(there) > len(sent)
+    assert (PATTERN in there) == (mode == "off")
+    assert SECRET not in there + bytes(relay.seen["back"])
+
+
+def test_a_changed_byte_breaks_the_connection_and_nothing_wrong_arrives() -> None:
+    sent, room = os.urandom(200_000), bytearray(200_000)
+    with relayed(FLIP_AT) as (meshes, _):
+
+        def one(rank: int) -> None:
+            if rank == 0:
+                with suppress(PeerLost):  # all may be in the kernel before it hears of the break
+                    meshes[0].exchange([(1, memoryview(sent))], [(1, memoryview(bytearray(1)))], -1, nothing)
+                return
+            try:
+                with pytest.raises(PeerLost) as caught:
+                    meshes[1].exchange([], [(0, memoryview(room))], -1, nothing)
+                assert isinstance(caught.value.__cause__, ssl.SSLError)
+            finally:
+                meshes[1].close()
+
+        together(2, one)
+    arrived = len(room.rstrip(b"\0"))
+    assert 0 < arrived < FLIP_AT, "what came before arrives, nothing behind it"
+    assert room[:arrived] == sent[:arrived]
+
+
+def test_a_changed_byte_of_a_bare_connection_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above would show without encryption."""
+    monkeypatch.setenv(ENCRYPT_VARIABLE, "off")
+    sent = bytes(200_000)
+    with relayed(FLIP_AT) as (meshes, _):
+        assert sum(say(meshes, sent)) == 1
+
+
+@pytest.mark.parametrize("flip_at", [0, 3, 20, HELLO.size + 3, BARE_HANDSHAKE + 20])
+def test_a_changed_byte_of_a_handshake_opens_no_connection(flip_at: int) -> None:
+    """One attempt fails, at whatever place; the next attempt, which nobody changes, is a connection that works."""
+    with relayed(flip_at) as (meshes, relay):
+        assert say(meshes, PATTERN) == PATTERN
+        hello = bytes(relay.seen["there"][: HELLO.size])
+        assert relay.seen["there"].count(hello[:4]) > 1, "it called again"
+
+
+class Forming:
+    """A member that forms a generation of two, in a thread, until it is told to give up."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], door: MeshListener) -> None:
+        self._heard, self._tell = socket.socketpair()
+        self.raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._form, args=(rank, addresses, door), daemon=True)
+        self._thread.start()
+
+    def _form(self, rank: int, addresses: Sequence[Address], door: MeshListener) -> None:
+        try:
+            door.form(1, rank, addresses, self._heard.fileno(), self._give_up, nothing).close()
+        except BaseException as error:
+            self.raised.append(error)
+
+    def _give_up(self) -> None:
+        raise GivenUp
+
+    @property
+    def goes_on(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self, *, told: bool = True) -> BaseException | None:
+        """Let it end; returns what it raised."""
+        if told:
+            self._tell.send(b"!")
+        self._thread.join(BOUND_S)
+        assert not self._thread.is_alive()
+        self._heard.close()
+        self._tell.close()
+        return self.raised[0] if self.raised else None
+
+
+def proof(side: bytes, transcript: bytes) -> bytes:
+    return hmac.digest(SECRET, side + transcript, "sha256")
+
+
+def prove_as_caller(sock: socket.socket, magic: bytes) -> None:
+    """Say what rank 0 says before TLS begins."""
+    sock.sendall(hello := HELLO.pack(magic, 1, 0, bytes(NONCE_BYTES)))
+    answer = sock.recv(NONCE_BYTES + MAC_BYTES, socket.MSG_WAITALL)
+    sock.sendall(proof(b"call", hello + answer[:NONCE_BYTES]))
+
+
+def test_a_caller_that_never_begins_tls_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    with doors(2) as (entrances, addresses), socket.create_connection(addresses[1], BOUND_S) as mute:
+        answers = Forming(1, addresses, entrances[1])
+        prove_as_caller(mute, ENCRYPTED)
+        assert mute.recv(1) == b"", "it is hung up on"
+        assert answers.goes_on
+        form(entrances[0], 1, 0, addresses).close()
+        assert answers.end(told=False) is None
+
+
+def test_a_peer_that_never_answers_tls_is_a_stranger_and_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    with doors(1) as (entrances, addresses), socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND_S)
+        calls = Forming(0, [addresses[0], Address(*server.getsockname()[:2])], entrances[0])
+        for _ in range(2):
+            mute, _ = server.accept()
+            with mute:
+                mute.settimeout(BOUND_S)
+                hello, nonce = mute.recv(HELLO.size, socket.MSG_WAITALL), os.urandom(NONCE_BYTES)
+                mute.sendall(nonce + proof(b"answer", hello + nonce))
+                assert mute.recv(MAC_BYTES, socket.MSG_WAITALL) == proof(b"call", hello + nonce)
+                while mute.recv(1 << 16):  # what TLS begins with, and then the end
+                    pass
+        assert calls.goes_on
+        assert isinstance(calls.end(), GivenUp)
+
+
+def test_members_of_another_job_do_not_get_in(eventually: Callable[..., object]) -> None:
+    with doors(1) as (own, addresses), doors(1, b"x" * 32) as (foreign, others):
+        relay = Relay(others[0])
+        both = [addresses[0], relay.address]
+        members = [Forming(0, both, own[0]), Forming(1, both, foreign[0])]
+        eventually(lambda: len(relay.seen["there"]) > 3 * HELLO.size, message="it calls again and again")
+        assert all(member.goes_on for member in members)
+        assert all(isinstance(member.end(), GivenUp) for member in members)
+        relay.close()
+
+
+@pytest.mark.parametrize("other", [(b"x" * 32, b"transcript"), (SECRET, b"another transcript")])
+def test_a_certificate_of_another_secret_or_connection_is_refused(other: tuple[bytes, bytes]) -> None:
+    """TLS alone, without the proofs before it: each side trusts one certificate, its own."""
+    with pair() as (left, right), encrypted(left, SECRET, b"transcript", calls=True) as calls:
+        answers = encrypted(right, *other, calls=False)
+        refused: list[OSError] = []
+
+        def answer() -> None:
+            with answers:
+                try:
+                    answers.do_handshake()
+                except OSError as error:
+                    refused.append(error)
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            calls.do_handshake()
+        calls.close()
+        answering.join(BOUND_S)
+        assert refused
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_caller_without_the_certificate_is_refused(shown: bool) -> None:
+    """One that trusts everybody: with a certificate of another secret, or with none."""
+    with pair() as (left, right), encrypted(right, SECRET, b"transcript", calls=False) as answers:
+        if shown:
+            calls = encrypted(left, b"x" * 32, b"transcript", calls=True)
+            calls.context.verify_mode = ssl.CERT_NONE
+            context = calls.context
+            left = socket.socket(fileno=calls.detach())
+        else:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+
+        def call() -> None:
+            with suppress(OSError), context.wrap_socket(left) as sock:
+                sock.recv(1)
+
+        calling = threading.Thread(target=call, daemon=True)
+        calling.start()
+        with pytest.raises(ssl.SSLError):
+            answers.do_handshake()
+        answers.close()
+        calling.join(BOUND_S)
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        left = socket.create_connection(server.getsockname(), BOUND_S)
+        right, _ = server.accept()
+    with left, right:
+        right.settimeout(BOUND_S)
+        yield left, right
+
+
+def test_members_that_disagree_are_told_what_to_set() -> None:
+    with doors(2) as (entrances, addresses), socket.create_connection(addresses[1], BOUND_S) as bare:
+        answers = Forming(1, addresses, entrances[1])
+        prove_as_caller(bare, MAGIC)
+        told = answers.end(told=False)
+    assert isinstance(told, TrainingError) and ENCRYPT_VARIABLE in str(told)
+
+
+def test_parts_of_records_are_read_and_written() -> None:
+    """Buffers that end inside a record, over several exchanges, while much more waits than the kernel keeps."""
+    lengths = [1, 16_383, 16_385, 3, 5_000_001, 0, 70_000, 2]
+    sent = [os.urandom(length) for length in lengths]
+    rooms = [[bytearray(length) for length in lengths] for _ in range(2)]
+    with relayed() as (meshes, _):
+
+        def one(rank: int) -> None:
+            for first, last in ((0, 1), (1, 4), (4, 5), (5, 8)):  # the other rank sends all of it at once
+                sends = [(1 - rank, memoryview(part)) for part in (sent if first == 0 else [])]
+                rooms_now = [(1 - rank, memoryview(room)) for room in rooms[rank][first:last]]
+                meshes[rank].exchange(sends, rooms_now, -1, nothing)
+
+        together(2, one)
+    assert rooms == [sent, sent]
+
+
+def test_both_sides_have_the_same_certificate_and_each_connection_another() -> None:
+    def certificate(transcript: bytes, calls: bool) -> bytes:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+            secured = encrypted(sock, SECRET, transcript, calls=calls)
+            with secured:
+                trusted = secured.context.get_ca_certs(binary_form=True)
+                assert secured.context.minimum_version == ssl.TLSVersion.TLSv1_3
+        assert len(trusted) == 1 and x509.load_der_x509_certificate(trusted[0])
+        return trusted[0]
+
+    assert certificate(b"one", True) == certificate(b"one", False) != certificate(b"two", True)
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "leaves"),
+    [
+        ("10.0.0.1", "10.0.0.2", True),
+        ("10.0.0.1", "10.0.0.1", False),
+        ("127.0.0.1", "127.0.0.2", False),
+        ("::1", "::1", False),
+        ("fd00::1", "fd00::2", True),
+        ("127.0.0.1", "10.0.0.1", True),
+    ],
+)
+def test_a_connection_leaves_the_host_if_its_ends_have_other_addresses(own: str, peer: str, leaves: bool) -> None:
+    assert leaves_host(own, peer) == leaves_host(peer, own) == leaves
+
+
+def test_the_mode_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(own: str, peer: str) -> socket.socket:
+        return SimpleNamespace(getsockname=lambda: (own, 1), getpeername=lambda: (peer, 2))  # type: ignore[return-value]
+
+    chosen = {}
+    for mode in MODES:
+        monkeypatch.setenv(ENCRYPT_VARIABLE, mode)
+        chosen[mode] = [must_encrypt(ends(*pair)) for pair in (("10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.1"))]
+    assert chosen == {"between-hosts": [True, False], "on": [True, True], "off": [False, False]}
+    monkeypatch.setenv(ENCRYPT_VARIABLE, "yes")
+    with pytest.raises(TrainingError, match="'yes'.*between-hosts, on, off"):
+        must_encrypt(ends("10.0.0.1", "10.0.0.2"))
