@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.loader.share import peers
-from jupyter_hyperpod.runtime.comm import mesh
+from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.connection import MAGIC, NONCE_BYTES
 
 Wait = Callable[..., Any]
@@ -29,14 +29,14 @@ GARBAGE = b"GET / HTTP/1.1\r\nHost: x\r\n" + bytes(range(256)) * 4
 PROOFS = {
     "fanout": peers.MAGIC + bytes(peers.NONCE_BYTES + peers.MAC_BYTES),
     "control": MAGIC + bytes(NONCE_BYTES) + struct.pack(">I", 2) + bytes(16) + b"{}",
-    "mesh": mesh._HELLO.pack(mesh.MAGIC, 1, 0, bytes(mesh.NONCE_BYTES)) + bytes(mesh.MAC_BYTES),
+    "mesh": handshake.HELLO.pack(handshake.MAGIC, 1, 0, bytes(handshake.NONCE_BYTES)) + bytes(handshake.MAC_BYTES),
     "http": b"GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n",
     "store": bytes(64),
     "lines": b'{"op": "no such request"}\n',
 }
 TOO_LONG = {
     "control": MAGIC + bytes(NONCE_BYTES) + struct.pack(">I", 2**32 - 1) + bytes(4096),
-    "mesh": mesh._HELLO.pack(mesh.MAGIC, 2**64 - 1, 0, bytes(mesh.NONCE_BYTES)) + bytes(4096),
+    "mesh": handshake.HELLO.pack(handshake.MAGIC, 2**64 - 1, 0, bytes(handshake.NONCE_BYTES)) + bytes(4096),
     "fanout": PROOFS["fanout"] + b"\xff" * 4096,
     "http": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1125899906842624\r\n\r\n" + bytes(4096),
 }

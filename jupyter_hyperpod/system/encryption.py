@@ -22,7 +22,8 @@ from ..core.errors import TrainingError
 from .memory_files import create_memory_file
 
 ENCRYPT_VARIABLE = "HYPERPOD_ENCRYPT"
-MODES = ("between-hosts", "on", "off")
+BETWEEN_HOSTS = "between-hosts"
+MODES = (BETWEEN_HOSTS, "on", "off")
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hyperpod")])
 _SINCE, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # the job's secret is the limit
@@ -30,10 +31,10 @@ _SINCE, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo
 
 def must_encrypt(sock: socket.socket) -> bool:
     """Whether this connection has to be encrypted. Raises TrainingError for a mode that does not exist."""
-    mode = os.environ.get(ENCRYPT_VARIABLE, "") or "off"
+    mode = os.environ.get(ENCRYPT_VARIABLE, "") or BETWEEN_HOSTS
     if mode not in MODES:
         raise TrainingError(f"{ENCRYPT_VARIABLE} is {mode!r}; expected one of {', '.join(MODES)}")
-    return mode == "on" or (mode == MODES[0] and leaves_host(sock.getsockname()[0], sock.getpeername()[0]))
+    return mode == "on" or (mode == BETWEEN_HOSTS and leaves_host(sock.getsockname()[0], sock.getpeername()[0]))
 
 
 def leaves_host(own: str, peer: str) -> bool:

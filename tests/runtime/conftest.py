@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,20 @@ def spinning(flag: str) -> str:
     pause = "    time.sleep(pause_s)"
     at_six = f"{pause}\n    if session.step == 6 and session.world_size == 3: spin()"
     return spin_once(flag) + TRAIN.replace(pause, at_six)
+
+
+def counting_links(directory: Path) -> str:
+    """`TRAIN` in which each rank writes down, after every step, how many of its connections are encrypted."""
+    return f"""{TRAIN.rstrip()}
+        links = sum(isinstance(one, __import__("ssl").SSLSocket) for one in __import__("gc").get_objects())
+        with open(f"{directory}/links-{{os.getpid()}}", "a") as file:
+            print(links, file=file)
+"""
+
+
+def encrypted_links(directory: Path) -> list[int]:
+    """What the ranks of `counting_links` have written down."""
+    return [int(line) for path in directory.glob("links-*") for line in path.read_text().split()]
 
 
 class Run(Observer):

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,9 @@ from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.comm.handshake import ENCRYPTED, HELLO, MAC_BYTES, MAGIC, NONCE_BYTES
 from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener, PeerLost
+from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE, MODES, encrypted, leaves_host, must_encrypt
+from tests.runtime.conftest import Run, Submit, counting_links, encrypted_links
 from tests.runtime.meshes import SECRET, doors, form, nothing, together
 
 BOUND_S = 20.0
@@ -320,20 +323,35 @@ def test_members_that_disagree_are_told_what_to_set() -> None:
 
 
 def test_parts_of_records_are_read_and_written() -> None:
-    """Buffers that end inside a record, over several exchanges, while much more waits than the kernel keeps."""
-    lengths = [1, 16_383, 16_385, 3, 5_000_001, 0, 70_000, 2]
-    sent = [os.urandom(length) for length in lengths]
+    """A buffer is received in parts that end inside a record, the last one, too; a large one is sent in parts."""
+    lengths = [1, 16_383, 16_385, 3, 30_001, 100, 2]
+    sent = os.urandom(sum(lengths))
     rooms = [[bytearray(length) for length in lengths] for _ in range(2)]
     with relayed() as (meshes, _):
 
         def one(rank: int) -> None:
-            for first, last in ((0, 1), (1, 4), (4, 5), (5, 8)):  # the other rank sends all of it at once
-                sends = [(1 - rank, memoryview(part)) for part in (sent if first == 0 else [])]
-                rooms_now = [(1 - rank, memoryview(room)) for room in rooms[rank][first:last]]
-                meshes[rank].exchange(sends, rooms_now, -1, nothing)
+            peer = 1 - rank
+            for number, room in enumerate(rooms[rank]):
+                sends = [(peer, memoryview(sent))] if number == 0 else []
+                receives = [(peer, memoryview(room))]
+                meshes[rank].exchange(sends, receives, -1, nothing)
 
         together(2, one)
-    assert rooms == [sent, sent]
+        large = os.urandom(20_000_001)  # more than the kernel keeps
+        assert say(meshes, large) == large
+    assert [b"".join(parts) for parts in rooms] == [sent, sent]
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_job_that_encrypts_loses_a_rank_and_changes_no_bit(
+    job: Submit, reference: Run, tmp_path: Path, mode: str
+) -> None:
+    run = job(counting_links(tmp_path), env={ENCRYPT_VARIABLE: mode, SOCKETS_ONLY_VARIABLE: "1"}, spares=0)
+    run.until_step(6)
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+    assert max(encrypted_links(tmp_path)) == (2 if mode == "on" else 0)
 
 
 def test_both_sides_have_the_same_certificate_and_each_connection_another() -> None:
@@ -373,6 +391,8 @@ def test_the_mode_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(ENCRYPT_VARIABLE, mode)
         chosen[mode] = [must_encrypt(ends(*pair)) for pair in (("10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.1"))]
     assert chosen == {"between-hosts": [True, False], "on": [True, True], "off": [False, False]}
+    monkeypatch.delenv(ENCRYPT_VARIABLE)
+    assert must_encrypt(ends("10.0.0.1", "10.0.0.2")) and not must_encrypt(ends("10.0.0.1", "10.0.0.1"))
     monkeypatch.setenv(ENCRYPT_VARIABLE, "yes")
     with pytest.raises(TrainingError, match="'yes'.*between-hosts, on, off"):
         must_encrypt(ends("10.0.0.1", "10.0.0.2"))

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.policy.membership import BEATS_LOST_S, SHORT_LEASE_S
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import SHARED_MARK, running_cluster
-from tests.runtime.conftest import Run, Submit, submitting
+from tests.runtime.conftest import Run, Submit, counting_links, encrypted_links, submitting
 
 pytestmark = [
     pytest.mark.netns,
@@ -73,6 +74,13 @@ def test_a_partition_costs_no_step_and_a_spare_takes_over(job: Submit, reference
     assert has_committed_nothing_since(run, member, stood_still(run, member))
     stages = [e.data["stage"] for e in run.of_kind("incident.stage")]
     assert stages[:3] == ["detected", "diagnosed", "fenced"] and {"replaced", "rejoined", "resumed"} <= set(stages[3:])
+    run.same_as(reference)
+
+
+def test_members_on_several_hosts_encrypt_what_they_exchange(job: Submit, reference: Run, tmp_path: Path) -> None:
+    run = job(counting_links(tmp_path), spares=0)
+    run.finish()
+    assert set(encrypted_links(tmp_path)) == {2}
     run.same_as(reference)
 
 

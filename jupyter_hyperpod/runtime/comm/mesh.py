@@ -328,6 +328,7 @@ class _Forming:
     def _encrypt(self, handshake: Handshake) -> None:
         """Begin the handshake of TLS: each side has proved the secret to the other."""
         try:
+            handshake.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # nothing answers the last proof
             secured = encrypted(handshake.sock, self._secret, handshake.transcript, calls=handshake.initiator)
         except OSError:
             self._refuse(handshake)
