@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
+import select
 import socket
 import ssl
 from datetime import UTC, datetime
@@ -24,16 +25,23 @@ from .memory_files import create_memory_file
 ENCRYPT_VARIABLE = "HYPERPOD_ENCRYPT"
 BETWEEN_HOSTS = "between-hosts"
 MODES = (BETWEEN_HOSTS, "on", "off")
+RENEW_BYTES = 64 << 30  # in one direction: RFC 8446 (5.5) allows 2**24.5 records of 16 KB under one key, 390 GB
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hyperpod")])
 _SINCE, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # the job's secret is the limit
 
 
-def must_encrypt(sock: socket.socket) -> bool:
-    """Whether this connection has to be encrypted. Raises TrainingError for a mode that does not exist."""
+def encryption_mode() -> str:
+    """Which connections are encrypted, one of `MODES`. Raises TrainingError for a mode that does not exist."""
     mode = os.environ.get(ENCRYPT_VARIABLE, "") or BETWEEN_HOSTS
     if mode not in MODES:
         raise TrainingError(f"{ENCRYPT_VARIABLE} is {mode!r}; expected one of {', '.join(MODES)}")
+    return mode
+
+
+def must_encrypt(sock: socket.socket) -> bool:
+    """Whether this connection has to be encrypted. Raises TrainingError for a mode that does not exist, OSError."""
+    mode = encryption_mode()
     return mode == "on" or (mode == BETWEEN_HOSTS and leaves_host(sock.getsockname()[0], sock.getpeername()[0]))
 
 
@@ -60,6 +68,24 @@ def encrypted(sock: socket.socket, secret: bytes, transcript: bytes, *, calls: b
         context.num_tickets = 0
     _load(context, certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return context.wrap_socket(sock, server_side=not calls, do_handshake_on_connect=False)
+
+
+def go_on(sock: ssl.SSLSocket) -> int | None:
+    """Go on with a handshake as far as a socket that does not block allows.
+
+    Returns what to poll for, None when both sides have finished. Raises OSError.
+    """
+    try:
+        sock.do_handshake()
+    except WOULD_BLOCK as wanted:
+        return select.POLLOUT if isinstance(wanted, ssl.SSLWantWriteError) else select.POLLIN
+    return None
+
+
+def was_changed(error: BaseException | None) -> bool:
+    """Whether what arrived on an encrypted connection was changed on the way, rather than cut off."""
+    told = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError) and error.reason
+    return bool(told) and "ALERT" not in str(told)  # an alert: the other side has found it
 
 
 def _load(context: ssl.SSLContext, content: bytes) -> None:

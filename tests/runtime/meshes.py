@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener
 
 SECRET = b"s" * 32
 JOIN_TIMEOUT_S = 30.0
+BOUND_S = 20.0
 
 
 def nothing(*_: Any) -> None:
@@ -61,3 +62,86 @@ def meshes(count: int, generation: int = 1) -> list[Mesh]:
 def form(door: MeshListener, generation: int, rank: int, addresses: Sequence[Address]) -> Mesh:
     """Form without a coordinator."""
     return door.form(generation, rank, addresses, -1, nothing, nothing)
+
+
+class Relay:
+    """Somebody on the path of one connection, who keeps all bytes and can flip one bit of what the caller sends."""
+
+    def __init__(self, target: Address, flip_at: int | None = None) -> None:
+        self.seen = {"there": bytearray(), "back": bytearray()}
+        self._target, self.flip_at = target, flip_at
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self._listener.getsockname()[:2])
+        self._socks: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._listener.accept()
+                callee = self._reach(caller)
+                callee.settimeout(None)
+                self._socks += [caller, callee]
+                for way, source, sink in (("there", caller, callee), ("back", callee, caller)):
+                    self._threads.append(threading.Thread(target=self._carry, args=(way, source, sink), daemon=True))
+                    self._threads[-1].start()
+
+    def _reach(self, caller: socket.socket) -> socket.socket:
+        return socket.create_connection(self._target, BOUND_S)
+
+    def _carry(self, way: str, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while chunk := bytearray(source.recv(1 << 16)):
+                place = -1 if self.flip_at is None or way == "back" else self.flip_at - len(self.seen[way])
+                self.seen[way] += chunk
+                if 0 <= place < len(chunk):
+                    chunk[place] ^= 1
+                sink.sendall(chunk)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join(BOUND_S)
+        for sock in self._socks:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join(BOUND_S)
+        for sock in self._socks:
+            sock.close()
+
+
+@contextmanager
+def relayed(flip_at: int | None = None) -> Iterator[tuple[list[Mesh], Relay]]:
+    """Two members, and somebody on the path between them."""
+    with doors(2) as (entrances, addresses):
+        relay = Relay(addresses[1], flip_at)
+        meshes: list[Mesh] = []
+        try:
+            path = [addresses[0], relay.address]
+            meshes = together(2, lambda rank: form(entrances[rank], 1, rank, path))
+            yield meshes, relay
+        finally:
+            for mesh in meshes:
+                mesh.close()
+            relay.close()
+
+
+def say(meshes: Sequence[Mesh], sent: bytes) -> bytearray:
+    """Rank 0 sends, rank 1 gets; both answer. Raises PeerLost."""
+    room = bytearray(len(sent))
+
+    def one(rank: int) -> None:
+        own = memoryview(sent if rank == 0 else bytes(len(sent)))
+        into = memoryview(room if rank == 1 else bytearray(len(sent)))
+        try:
+            meshes[rank].exchange([(1 - rank, own)], [(1 - rank, into)], -1, nothing)
+        finally:
+            meshes[rank].close()  # so that the other side hears of it
+
+    together(2, one)
+    return room

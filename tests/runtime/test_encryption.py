@@ -18,13 +18,12 @@ from cryptography import x509
 from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.comm.handshake import ENCRYPTED, HELLO, MAC_BYTES, MAGIC, NONCE_BYTES
-from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener, PeerLost
+from jupyter_hyperpod.runtime.comm.mesh import Address, MeshListener, PeerLost
 from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE, MODES, encrypted, leaves_host, must_encrypt
 from tests.runtime.conftest import Run, Submit, counting_links, encrypted_links
-from tests.runtime.meshes import SECRET, doors, form, nothing, together
+from tests.runtime.meshes import BOUND_S, SECRET, Relay, doors, form, nothing, relayed, say, together
 
-BOUND_S = 20.0
 PATTERN = b"a planted pattern, which nobody on the way may read"
 BARE_HANDSHAKE = HELLO.size + MAC_BYTES
 FLIP_AT = 40_000  # of the bytes from the caller: behind both handshakes, inside a record of data
@@ -37,86 +36,6 @@ class GivenUp(Exception):
 @pytest.fixture(autouse=True)
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENCRYPT_VARIABLE, "on")
-
-
-class Relay:
-    """Somebody on the path of one connection, who keeps all bytes and can flip one bit of what the caller sends."""
-
-    def __init__(self, target: Address, flip_at: int | None = None) -> None:
-        self.seen = {"there": bytearray(), "back": bytearray()}
-        self._target, self._flip_at = target, flip_at
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = Address(*self._listener.getsockname()[:2])
-        self._socks: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._serve, daemon=True)]
-        self._threads[0].start()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                caller, _ = self._listener.accept()
-                callee = socket.create_connection(self._target, BOUND_S)
-                callee.settimeout(None)
-                self._socks += [caller, callee]
-                for way, source, sink in (("there", caller, callee), ("back", callee, caller)):
-                    self._threads.append(threading.Thread(target=self._carry, args=(way, source, sink), daemon=True))
-                    self._threads[-1].start()
-
-    def _carry(self, way: str, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while chunk := bytearray(source.recv(1 << 16)):
-                place = -1 if self._flip_at is None or way == "back" else self._flip_at - len(self.seen[way])
-                self.seen[way] += chunk
-                if 0 <= place < len(chunk):
-                    chunk[place] ^= 1
-                sink.sendall(chunk)
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join(BOUND_S)
-        for sock in self._socks:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join(BOUND_S)
-        for sock in self._socks:
-            sock.close()
-
-
-@contextmanager
-def relayed(flip_at: int | None = None) -> Iterator[tuple[list[Mesh], Relay]]:
-    """Two members, and somebody on the path between them."""
-    with doors(2) as (entrances, addresses):
-        relay = Relay(addresses[1], flip_at)
-        meshes: list[Mesh] = []
-        try:
-            path = [addresses[0], relay.address]
-            meshes = together(2, lambda rank: form(entrances[rank], 1, rank, path))
-            yield meshes, relay
-        finally:
-            for mesh in meshes:
-                mesh.close()
-            relay.close()
-
-
-def say(meshes: Sequence[Mesh], sent: bytes) -> bytearray:
-    """Rank 0 sends, rank 1 gets; both answer. Raises PeerLost."""
-    room = bytearray(len(sent))
-
-    def one(rank: int) -> None:
-        own = memoryview(sent if rank == 0 else bytes(len(sent)))
-        into = memoryview(room if rank == 1 else bytearray(len(sent)))
-        try:
-            meshes[rank].exchange([(1 - rank, own)], [(1 - rank, into)], -1, nothing)
-        finally:
-            meshes[rank].close()  # so that the other side hears of it
-
-    together(2, one)
-    return room
 
 
 @pytest.mark.parametrize("mode", ["on", "off"])

@@ -207,6 +207,8 @@ class _Hosts:
 
     def _get(self, address: tuple[str, int], number: int, view: memoryview) -> Answer:
         mine = self._mine()
+        if address in mine and mine[address].worn:
+            mine.pop(address).close()
         if address not in mine:
             try:
                 mine[address] = Client(address, self._secret, self._subject)

@@ -1,14 +1,16 @@
-"""A connection between two members while it is authenticated, and what the two sides say to each other."""
+"""A connection between two members while it is authenticated, what the two sides say to each other, and new keys."""
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import ssl
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...system.encryption import must_encrypt
+from ...system.encryption import RENEW_BYTES, encrypted, must_encrypt
 
 MAGIC, ENCRYPTED = b"HPM1", b"HPM2"  # of a connection that stays bare, and of one that is encrypted after the proofs
 NONCE_BYTES = 16
@@ -63,3 +65,35 @@ class Handshake:
         """
         owes = not self.initiator or self.secured is not None
         return owes and self.since_s < now_s - HANDSHAKE_S
+
+
+class KeyRenewal:
+    """Counts what encrypted connections of one generation carry, and begins new keys: `ssl` cannot update them.
+
+    Both sides of a connection count the same bytes, so they need not tell each other when it is time.
+    """
+
+    def __init__(self, secret: bytes, rank: int, transcripts: Mapping[int, bytes]) -> None:
+        self._secret, self._rank = secret, rank
+        self._transcripts = dict(transcripts)
+        self._sent, self._received = dict.fromkeys(transcripts, 0), dict.fromkeys(transcripts, 0)
+
+    def count(self, outgoing: Mapping[int, Iterable[memoryview]], incoming: Mapping[int, Iterable[memoryview]]) -> None:
+        """These bytes are about to be exchanged with each peer."""
+        for peer in self._transcripts:
+            self._sent[peer] += sum(map(len, outgoing.get(peer, ())))
+            self._received[peer] += sum(map(len, incoming.get(peer, ())))
+
+    def due(self) -> list[int]:
+        """The peers whose connections need new keys, in the order in which all members take their pairs."""
+        return [peer for peer in sorted(self._sent) if max(self._sent[peer], self._received[peer]) >= RENEW_BYTES]
+
+    def begin(self, peer: int, bare: socket.socket) -> ssl.SSLSocket:
+        """Put a connection, of which nothing is under way, under TLS anew; its keys do not follow from the old ones.
+
+        Raises OSError.
+        """
+        self._sent[peer] = self._received[peer] = 0
+        transcript = hmac.digest(self._secret, b"renewed " + self._transcripts[peer], "sha256")
+        self._transcripts[peer] = transcript
+        return encrypted(bare, self._secret, transcript, calls=self._rank < peer)

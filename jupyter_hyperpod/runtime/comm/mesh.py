@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...core.errors import TrainingError
-from ...system.encryption import ENCRYPT_VARIABLE, WOULD_BLOCK, encrypted, must_encrypt
-from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake
+from ...system.encryption import ENCRYPT_VARIABLE, encrypted, go_on, must_encrypt
+from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake, KeyRenewal
 from .link_queues import NOTHING, mask_of, move, queues
 from .link_queues import PeerLost as PeerLost
 from .link_queues import Transfer as Transfer
@@ -49,11 +49,12 @@ def listen(host: str) -> socket.socket:
 class Mesh:
     """Connected members of one generation."""
 
-    def __init__(self, generation: int, rank: int, links: dict[int, socket.socket]) -> None:
+    def __init__(self, generation: int, rank: int, links: dict[int, socket.socket], renewal: KeyRenewal) -> None:
         self.generation = generation
         self.rank = rank
         self.world_size = len(links) + 1
         self._links = links
+        self._renewal = renewal
         for link in links.values():
             link.setblocking(False)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,6 +66,7 @@ class Mesh:
         Raises PeerLost when a connection breaks before everything has arrived.
         """
         outgoing, incoming = queues(sends), queues(receives)
+        self._renewal.count(outgoing, incoming)
         poller = select.poll()
         if control >= 0:
             poller.register(control, select.POLLIN)
@@ -114,6 +116,26 @@ class Mesh:
             if gone := found & ranks.keys():
                 raise PeerLost(ranks[gone.pop()])
         return False
+
+    def renew_keys(self, control: int, check: Check) -> None:
+        """Give connections that have carried much new keys. `check` as in `exchange`. Raises PeerLost.
+
+        All members call this between the same two exchanges, where nothing is under way.
+        """
+        for peer in self._renewal.due():
+            self._links[peer] = bare = socket.socket(fileno=self._links[peer].detach())
+            bare.setblocking(False)
+            try:
+                link = self._links[peer] = self._renewal.begin(peer, bare)
+                while (wanted := go_on(link)) is not None:
+                    poller = select.poll()
+                    poller.register(link, wanted)
+                    if control >= 0:
+                        poller.register(control, select.POLLIN)
+                    if control in {descriptor for descriptor, _ in poller.poll()}:
+                        check()
+            except OSError as error:
+                raise PeerLost(peer) from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -176,6 +198,7 @@ class _Forming:
         self._unreachable = unreachable
         self._poller = select.poll()
         self._links: dict[int, socket.socket] = {}
+        self._transcripts: dict[int, bytes] = {}  # of those that are encrypted
         self._handshakes: dict[int, Handshake] = {}
         self._later: list[Handshake] = []
         self._to_call = set(range(rank + 1, len(addresses)))
@@ -204,7 +227,8 @@ class _Forming:
                 elif descriptor in self._handshakes:
                     self._advance(self._handshakes[descriptor])
         self._formed = True
-        return Mesh(self._generation, self._rank, self._links)
+        renewal = KeyRenewal(self._secret, self._rank, self._transcripts)
+        return Mesh(self._generation, self._rank, self._links, renewal)
 
     def close(self) -> list[Handshake]:
         """Close useless connections; return callers that may belong to a later generation."""
@@ -340,20 +364,22 @@ class _Forming:
     def _secure(self, handshake: Handshake, sock: ssl.SSLSocket) -> None:
         """Go on with the handshake of TLS as far as the socket allows."""
         try:
-            sock.do_handshake()
-        except WOULD_BLOCK as wanted:
-            wants = select.POLLOUT if isinstance(wanted, ssl.SSLWantWriteError) else select.POLLIN
-            self._poller.modify(sock, wants)
+            wanted = go_on(sock)
         except OSError:
             self._refuse(handshake)
-        else:
+            return
+        if wanted is None:
             self._add(handshake)
+        else:
+            self._poller.modify(sock, wanted)
 
     def _add(self, handshake: Handshake) -> None:
         if handshake.peer in self._links:
             self._refuse(handshake)
             return
         sock = self._links[handshake.peer] = self._drop(handshake).sock
+        if handshake.secured:
+            self._transcripts[handshake.peer] = handshake.transcript
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # only now: the kernel would keep as much of a stranger's
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
 

@@ -158,6 +158,7 @@ class StepExecution:
 
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self._state.applied)
+        self._group.renew_keys()
         try:
             return self._gradients.reduce(self._plan, self._group)
         except PeerLost as lost:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ...policy.membership import COMPUTE, WARM_UP
 from ...policy.recovery import MemberState, RecoveryPlan
+from ...system.encryption import was_changed
 from .. import faults
 from ..comm.mesh import Address, Mesh, MeshListener, PeerLost, Transfer, all_gather
 from ..comm.shared_memory import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
@@ -28,6 +29,10 @@ from .replica import refuse_stragglers
 from .replica_state import combined
 
 M = TypeVar("M", bound=Message)
+CHANGED = (
+    "what rank {rank} sent was changed on the way ({reason}); nothing of it was used, and the members connect anew. "
+    "Where this comes again, a network card, a cable or a switch is faulty, or somebody interferes"
+)
 
 
 class ElasticGroup(GroupBase):
@@ -129,6 +134,14 @@ class ElasticGroup(GroupBase):
         except PeerLost as lost:
             self.lost(lost)
 
+    def renew_keys(self) -> None:
+        """See `GroupBase`."""
+        assert self._mesh is not None
+        try:
+            self._mesh.renew_keys(self._worker.channel.fileno(), self.poll)
+        except PeerLost as lost:
+            self.lost(lost)
+
     def wait_for(self, descriptor: int, timeout_s: float | None = None) -> bool:
         """Wait until `descriptor` can be read; False after the timeout. Raises Regroup, also where a peer is lost."""
         assert self._mesh is not None
@@ -157,6 +170,8 @@ class ElasticGroup(GroupBase):
         """Report a lost peer and wait for the generation without it. Raises Regroup."""
         self._defers = False
         self._take_up_later()
+        if was_changed(lost.__cause__):
+            self.warn(CHANGED.format(rank=lost.rank, reason=lost.__cause__))
         self._suspect(lost.rank)
         try:
             self._await_call()

@@ -46,6 +46,12 @@ class GroupBase:
         """The cell exchanges in the middle of what follows a step, where nobody can join: let them wait."""
         self.aside = aside
 
+    def renew_keys(self) -> None:
+        """Between two exchanges, at the same place of a step on all members: renew keys that have been used for much.
+
+        Raises Regroup.
+        """
+
     def part(self, indices: list[int]) -> list[int]:
         """This rank's equal share of a micro-batch's samples: FSDP averages the gradients of a replica's ranks."""
         size = len(indices) // self.replica
