@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jupyter_hyperpod.loader.share import peers
 from jupyter_hyperpod.loader.share.board import Board
 from jupyter_hyperpod.loader.share.discovery import Notice
-from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, ChunkServer, Client
+from jupyter_hyperpod.loader.share.peers import ENCRYPTED, MAGIC, NONCE_BYTES, ChunkServer, Client
 from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer
+from jupyter_hyperpod.runtime.comm.mesh import Address
 from jupyter_hyperpod.system.addresses import own_address
+from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE
+from tests.runtime.meshes import Relay
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
 CONTENT = os.urandom(3 << 20)
 
 
-@pytest.fixture
-def server() -> Iterator[ChunkServer]:
-    """Has chunk 0, and chunk 1 not yet."""
+@pytest.fixture(params=["off", "on"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChunkServer]:
+    """Has chunk 0, and chunk 1 not yet; bare, and encrypted."""
+    monkeypatch.setenv(ENCRYPT_VARIABLE, request.param)
     descriptor = os.memfd_create("content")
     os.pwrite(descriptor, CONTENT, 100)
     made = ChunkServer(
@@ -61,6 +68,78 @@ def test_a_stranger_gets_nothing(server: ChunkServer) -> None:
         stranger.recv(1000)
         stranger.sendall(bytes(32) + bytes(4))  # no proof, but a request
         assert heard(stranger) == b""
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_who_listens_on_the_way_reads_bare_chunks_only(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = b"weights that nobody on the way may read" * 1000
+    monkeypatch.setenv(ENCRYPT_VARIABLE, mode)
+    descriptor = os.memfd_create("content")
+    os.pwrite(descriptor, pattern, 0)
+    server = ChunkServer("127.0.0.1", SECRET, SUBJECT, descriptor, lambda _: (0, len(pattern)))
+    relay = Relay(Address(*server.address))
+    client = Client(relay.address, SECRET, SUBJECT)
+    assert client.get(0, memoryview(found := bytearray(len(pattern)))) == "got" and found == pattern
+    client.close()
+    relay.close()
+    server.close()
+    os.close(descriptor)
+    assert (pattern[:39] in relay.seen["back"]) == (mode == "off")
+
+
+def test_a_changed_byte_of_an_encrypted_chunk_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client takes the peer for lost, and reads the chunk from the store."""
+    monkeypatch.setenv(ENCRYPT_VARIABLE, "on")
+    descriptor = os.memfd_create("content")
+    os.pwrite(descriptor, CONTENT, 0)
+    server = ChunkServer("127.0.0.1", SECRET, SUBJECT, descriptor, lambda _: (0, len(CONTENT)))
+    relay = Relay(Address(*server.address), changed="back")
+    client = Client(relay.address, SECRET, SUBJECT)
+    relay.flip_at = len(relay.seen["back"]) + 100_000
+    assert client.get(0, memoryview(found := bytearray(len(CONTENT)))) == "gone"
+    assert len(found.rstrip(b"\0")) < 100_000
+    client.close()
+    relay.close()
+    server.close()
+    os.close(descriptor)
+
+
+def test_a_caller_that_does_not_encrypt_where_it_has_to_gets_nothing(
+    server: ChunkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    must = os.environ[ENCRYPT_VARIABLE] == "on"
+    with socket.create_connection(server.address, 10) as caller:
+        caller.sendall(hello := MAGIC + bytes(NONCE_BYTES))
+        if must:
+            assert heard(caller) == b""
+            return
+        nonce = caller.recv(NONCE_BYTES + 32, socket.MSG_WAITALL)[:NONCE_BYTES]
+        caller.sendall(hmac.digest(SECRET, b"fanout a" + hello + nonce + SUBJECT, "sha256") + bytes(4))
+        assert caller.recv(1) == b"\1"
+
+
+def test_a_proven_caller_that_never_begins_tls_is_hung_up_on(
+    server: ChunkServer, eventually: Callable[..., Any]
+) -> None:
+    if os.environ[ENCRYPT_VARIABLE] == "off":
+        return
+    with socket.create_connection(server.address, 10) as caller:
+        caller.sendall(hello := ENCRYPTED + bytes(NONCE_BYTES))
+        nonce = caller.recv(NONCE_BYTES + 32, socket.MSG_WAITALL)[:NONCE_BYTES]
+        caller.sendall(hmac.digest(SECRET, b"fanout a" + hello + nonce + SUBJECT, "sha256"))
+        assert heard(caller) == b""
+    eventually(lambda: not server._callers)
+
+
+def test_a_worn_connection_is_replaced(monkeypatch: pytest.MonkeyPatch, server: ChunkServer) -> None:
+    monkeypatch.setattr(peers, "RENEW_BYTES", 2 * len(CONTENT))
+    client = Client(server.address, SECRET, SUBJECT)
+    worn = []
+    for _ in range(3):
+        assert client.get(0, memoryview(bytearray(len(CONTENT)))) == "got"
+        worn.append(client.worn)
+    client.close()
+    assert worn == ([False, True, True] if os.environ[ENCRYPT_VARIABLE] == "on" else [False] * 3)
 
 
 def heard(stranger: socket.socket) -> bytes:

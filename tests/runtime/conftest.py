@@ -69,9 +69,10 @@ def spinning(flag: str) -> str:
 
 
 def counting_links(directory: Path) -> str:
-    """`TRAIN` in which each rank writes down, after every step, how many of its connections are encrypted."""
+    """`TRAIN` in which each rank writes down, after every step, how many of its open connections are encrypted."""
     return f"""{TRAIN.rstrip()}
-        links = sum(isinstance(one, __import__("ssl").SSLSocket) for one in __import__("gc").get_objects())
+        kept = [one for one in __import__("gc").get_objects() if isinstance(one, __import__("ssl").SSLSocket)]
+        links = sum(one.fileno() >= 0 for one in kept)
         with open(f"{directory}/links-{{os.getpid()}}", "a") as file:
             print(links, file=file)
 """

@@ -65,12 +65,20 @@ def form(door: MeshListener, generation: int, rank: int, addresses: Sequence[Add
 
 
 class Relay:
-    """Somebody on the path of one connection, who keeps all bytes and can flip one bit of what the caller sends."""
+    """Somebody on the path of a connection, who keeps all bytes and can change what is sent one way, once.
 
-    def __init__(self, target: Address, flip_at: int | None = None) -> None:
+    `flip_at`: of all bytes ``changed`` way, the one of which a bit is flipped. `repeat_at`: what arrives with this
+    byte is sent twice. ``host``: the address to listen on.
+    """
+
+    def __init__(
+        self, target: Address, flip_at: int | None = None, host: str = "127.0.0.1", changed: str = "there"
+    ) -> None:
         self.seen = {"there": bytearray(), "back": bytearray()}
         self._target, self.flip_at = target, flip_at
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.repeat_at: int | None = None
+        self._changed = changed
+        self._listener = socket.create_server((host, 0))
         self.address = Address(*self._listener.getsockname()[:2])
         self._socks: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._serve, daemon=True)]
@@ -93,11 +101,14 @@ class Relay:
     def _carry(self, way: str, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while chunk := bytearray(source.recv(1 << 16)):
-                place = -1 if self.flip_at is None or way == "back" else self.flip_at - len(self.seen[way])
+                before = len(self.seen[way])
                 self.seen[way] += chunk
-                if 0 <= place < len(chunk):
-                    chunk[place] ^= 1
+                reached = range(before, before + len(chunk)) if way == self._changed else range(0)
+                if self.flip_at is not None and self.flip_at in reached:
+                    chunk[self.flip_at - before] ^= 1
                 sink.sendall(chunk)
+                if self.repeat_at is not None and self.repeat_at in reached:
+                    sink.sendall(chunk)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 

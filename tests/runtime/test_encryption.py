@@ -13,14 +13,24 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from cryptography import x509
 
 from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.comm.handshake import ENCRYPTED, HELLO, MAC_BYTES, MAGIC, NONCE_BYTES
+from jupyter_hyperpod.runtime.comm.kinds import CHUNK, gloo
 from jupyter_hyperpod.runtime.comm.mesh import Address, MeshListener, PeerLost
+from jupyter_hyperpod.runtime.comm.pair_transfer import StripeServer
 from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
-from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE, MODES, encrypted, leaves_host, must_encrypt
+from jupyter_hyperpod.system.encryption import (
+    ENCRYPT_VARIABLE,
+    MODES,
+    encrypted,
+    leaves_host,
+    must_encrypt,
+    was_changed,
+)
 from tests.runtime.conftest import Run, Submit, counting_links, encrypted_links
 from tests.runtime.meshes import BOUND_S, SECRET, Relay, doors, form, nothing, relayed, say, together
 
@@ -62,7 +72,7 @@ def test_a_changed_byte_breaks_the_connection_and_nothing_wrong_arrives() -> Non
             try:
                 with pytest.raises(PeerLost) as caught:
                     meshes[1].exchange([], [(0, memoryview(room))], -1, nothing)
-                assert isinstance(caught.value.__cause__, ssl.SSLError)
+                assert was_changed(caught.value.__cause__)
             finally:
                 meshes[1].close()
 
@@ -87,6 +97,53 @@ def test_a_changed_byte_of_a_handshake_opens_no_connection(flip_at: int) -> None
         assert say(meshes, PATTERN) == PATTERN
         hello = bytes(relay.seen["there"][: HELLO.size])
         assert relay.seen["there"].count(hello[:4]) > 1, "it called again"
+
+
+def test_what_is_sent_again_breaks_the_connection() -> None:
+    with relayed() as (meshes, relay):
+        room = bytearray(2 * len(PATTERN))
+
+        def one(rank: int) -> None:
+            try:
+                if rank == 0:
+                    meshes[0].exchange([(1, memoryview(PATTERN))], [], -1, nothing)
+                    with suppress(PeerLost):
+                        meshes[0].exchange([], [(1, memoryview(bytearray(1)))], -1, nothing)
+                else:
+                    with pytest.raises(PeerLost) as caught:
+                        meshes[1].exchange([], [(0, memoryview(room))], -1, nothing)
+                    assert was_changed(caught.value.__cause__)
+            finally:
+                meshes[rank].close()
+
+        relay.repeat_at = len(relay.seen["there"])
+        together(2, one)
+    assert room == PATTERN + bytes(len(PATTERN)), "it arrives once"
+
+
+def test_who_repeats_a_recorded_call_is_no_member() -> None:
+    with relayed() as (meshes, relay):
+        assert say(meshes, PATTERN) == PATTERN
+        recorded = bytes(relay.seen["there"])
+    with doors(2) as (entrances, addresses), socket.create_connection(addresses[1], BOUND_S) as again:
+        answers = Forming(1, addresses, entrances[1])
+        again.sendall(recorded)
+        with suppress(ConnectionResetError):
+            assert len(again.recv(1000, socket.MSG_WAITALL)) == NONCE_BYTES + MAC_BYTES, "an answer, then the end"
+        assert answers.goes_on
+        form(entrances[0], 1, 0, addresses).close()
+        assert answers.end(told=False) is None
+
+
+def test_a_newcomer_that_does_not_encrypt_ends_what_a_donor_offers(eventually: Callable[..., object]) -> None:
+    """It is told when it joins; here an exception in the donor's thread would fail the test."""
+    server = StripeServer(gloo("127.0.0.1", CHUNK), "127.0.0.1", SECRET, 1, torch.zeros(10, dtype=torch.uint8))
+    with socket.create_connection((server.source.host, server.source.port), BOUND_S) as bare:
+        prove_as_caller(bare, MAGIC)
+        eventually(lambda: not any(thread.name == "hyperpod-stripe" for thread in threading.enumerate()))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((server.source.host, server.source.port), BOUND_S)
+    server.close()
 
 
 class Forming:

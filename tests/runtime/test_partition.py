@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from jupyter_hyperpod.backends.local import network
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.policy.membership import BEATS_LOST_S, SHORT_LEASE_S
+from jupyter_hyperpod.runtime.comm.mesh import Address
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import SHARED_MARK, running_cluster
-from tests.runtime.conftest import Run, Submit, counting_links, encrypted_links, submitting
+from tests.runtime.conftest import TRAIN, Run, Submit, counting_links, encrypted_links, submitting
+from tests.runtime.meshes import BOUND_S, Relay
 
 pytestmark = [
     pytest.mark.netns,
@@ -81,6 +84,63 @@ def test_members_on_several_hosts_encrypt_what_they_exchange(job: Submit, refere
     run = job(counting_links(tmp_path), spares=0)
     run.finish()
     assert set(encrypted_links(tmp_path)) == {2}
+    run.same_as(reference)
+
+
+class Middlebox(Relay):
+    """A relay in the head's network, on the way of all calls between members: each says first where it goes."""
+
+    def __init__(self, head_pid: int, flip_at: int) -> None:
+        self._network = os.open(f"/proc/{head_pid}/ns/net", os.O_RDONLY)
+        with network._inside(self._network):
+            super().__init__(Address("", 0), flip_at, network.address(network.HEAD_INDEX))
+
+    def _reach(self, caller: socket.socket) -> socket.socket:
+        host, port = caller.recv(64, socket.MSG_WAITALL).split()
+        with network._inside(self._network):
+            return socket.create_connection((host, int(port)), BOUND_S)
+
+    def close(self) -> None:
+        super().close()
+        os.close(self._network)
+
+
+@pytest.mark.parametrize("flip_at", [300, 100_000], ids=["in a handshake", "in training"])
+def test_a_byte_that_is_changed_between_two_hosts_costs_no_step(
+    job: Submit, reference: Run, tmp_path: Path, flip_at: int
+) -> None:
+    way = tmp_path / "way"
+    source = f"""
+import socket, time, types
+from pathlib import Path
+from jupyter_hyperpod.runtime.comm import mesh
+for _ in range(2000):
+    if Path("{way}").exists(): break
+    time.sleep(0.01)
+def through(address, timeout):
+    sock = socket.create_connection(("{network.address(network.HEAD_INDEX)}", int(Path("{way}").read_text())), timeout)
+    sock.sendall(f"{{address.host}} {{address.port}}".encode().ljust(64))
+    return sock
+mesh.socket = types.SimpleNamespace(**(vars(socket) | {{"create_connection": through}}))
+{TRAIN}"""
+    run = job(source, spares=0, env=SLOW)
+    run.until((run.store.job(run.job_id).path / "coordinator.json").exists, 30.0)
+    middlebox = Middlebox(run.coordinator_pid(), flip_at)
+    try:
+        (tmp_path / "port").write_text(str(middlebox.address.port))
+        (tmp_path / "port").rename(way)
+        run.finish()
+    finally:
+        middlebox.close()
+    assert len(middlebox.seen["there"]) > 100_000, "all went through it"
+    assert not run.of_kind("member.lost"), "the members are sound"
+    warned = [e.data["text"] for e in run.of_kind("warning.raised") if "changed on the way" in e.data["text"]]
+    began = [generation["reason"] for generation in run.view["generations"]]
+    if flip_at == 300:
+        assert len(began) == 1 and not warned, "it is called again"
+    else:
+        assert began[1:] == ["a connection between members broke: 3 of 3 members"]
+        assert len(warned) == 1
     run.same_as(reference)
 
 
