@@ -67,7 +67,9 @@ def crew(zygote: Zygote, tmp_path: Path) -> Iterator[Crew]:
 
 def place(server: S3Server, apart: bool, node: str) -> dict[str, str]:
     """The environment of a rank; those `apart` behave like ranks of different hosts, unless they are of one node."""
-    return server.environment | ({"HYPERPOD_SOCKETS_ONLY": "1", "HYPERPOD_NODE": node} if apart else {})
+    if not apart:
+        return server.environment
+    return server.environment | {"HYPERPOD_SOCKETS_ONLY": "1", "HYPERPOD_NODE": node, "HYPERPOD_ENCRYPT": "on"}
 
 
 def sent(server: S3Server) -> int:

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.comm.handshake import ENCRYPTED, HELLO, MAC_BYTES, MAGIC, NONCE_BYTES
 from jupyter_hyperpod.runtime.comm.kinds import CHUNK, gloo
+from jupyter_hyperpod.runtime.comm.link_queues import move
 from jupyter_hyperpod.runtime.comm.mesh import Address, MeshListener, PeerLost
 from jupyter_hyperpod.runtime.comm.pair_transfer import StripeServer
 from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
@@ -316,6 +318,34 @@ def test_parts_of_records_are_read_and_written() -> None:
         large = os.urandom(20_000_001)  # more than the kernel keeps
         assert say(meshes, large) == large
     assert [b"".join(parts) for parts in rooms] == [sent, sent]
+
+
+def test_many_small_buffers_are_filled_from_one_record() -> None:
+    sent, room = os.urandom(1000), bytearray(1000)
+    with relayed() as (meshes, _):
+
+        def one(rank: int) -> None:
+            if rank == 0:
+                meshes[0].exchange([(1, memoryview(sent))], [], -1, nothing)
+            else:
+                meshes[1].exchange([], [(0, memoryview(room)[at : at + 1]) for at in range(1000)], -1, nothing)
+
+        together(2, one)
+    assert room == sent
+
+
+def test_a_call_for_a_new_generation_does_not_wait_until_a_large_buffer_is_encrypted() -> None:
+    """The other side takes all at once: the connection never blocks, so nothing else would end the writing."""
+    given: list[int] = []
+
+    def takes_all(piece: memoryview) -> int:
+        given.append(len(piece))
+        return len(piece)
+
+    waiting = deque([memoryview(bytes(100 << 20))])
+    move(takes_all, waiting, 1)
+    assert sum(given) + len(waiting[0]) == 100 << 20
+    assert max(given) <= 1 << 20 and sum(given) <= 16 << 20, "a few ms of encryption"
 
 
 @pytest.mark.parametrize("mode", ["on", "off"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import select
+import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -20,6 +22,8 @@ class PeerLost(Exception):
 
 
 NOTHING: deque[memoryview] = deque()
+PIECE_BYTES = 1 << 20  # in one call: TLS encrypts all that it is given before it returns
+PIECES = 16  # until other connections, and a call for a new generation, have their turn
 
 
 def queues(transfers: Iterable[Transfer]) -> dict[int, deque[memoryview]]:
@@ -35,10 +39,12 @@ def mask_of(rank: int, outgoing: dict[int, deque[memoryview]], incoming: dict[in
 
 
 def move(operation: Callable[[memoryview], int], queue: deque[memoryview], rank: int) -> None:
-    """Move bytes between a socket and the head of a queue until the socket would block."""
+    """Move bytes between a socket and the head of a queue: a few pieces, or until the socket would block."""
     try:
-        while queue:
-            count = operation(queue[0])
+        for _ in range(PIECES):
+            if not queue:
+                return
+            count = operation(queue[0][:PIECE_BYTES])
             if count == 0:
                 raise PeerLost(rank)
             if count == len(queue[0]):
@@ -49,3 +55,10 @@ def move(operation: Callable[[memoryview], int], queue: deque[memoryview], rank:
         pass
     except OSError as error:
         raise PeerLost(rank) from error
+
+
+def take(link: socket.socket, queue: deque[memoryview], rank: int) -> None:
+    """Receive what has come, with all of a record that has been decrypted: `poll` does not see that."""
+    move(link.recv_into, queue, rank)
+    while isinstance(link, ssl.SSLSocket) and queue and link.pending():
+        move(link.recv_into, queue, rank)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ...core.errors import TrainingError
 from ...system.encryption import ENCRYPT_VARIABLE, encrypted, go_on, must_encrypt
 from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake, KeyRenewal
-from .link_queues import NOTHING, mask_of, move, queues
+from .link_queues import NOTHING, mask_of, move, queues, take
 from .link_queues import PeerLost as PeerLost
 from .link_queues import Transfer as Transfer
 
@@ -73,7 +73,7 @@ class Mesh:
         ranks = {}
         for rank, link in self._links.items():
             if isinstance(link, ssl.SSLSocket) and incoming.get(rank):
-                move(link.recv_into, incoming[rank], rank)  # a part of a record waits in the process, unseen by poll
+                take(link, incoming[rank], rank)  # a part of a record waits in the process, unseen by poll
             if mask := mask_of(rank, outgoing, incoming):
                 ranks[link.fileno()] = rank
                 poller.register(link, mask)
@@ -87,7 +87,7 @@ class Mesh:
                 if events & select.POLLOUT:
                     move(link.send, outgoing[rank], rank)
                 if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                    move(link.recv_into, incoming.get(rank, NOTHING), rank)
+                    take(link, incoming.get(rank, NOTHING), rank)
                 if mask := mask_of(rank, outgoing, incoming):
                     poller.modify(link, mask)
                 else:
