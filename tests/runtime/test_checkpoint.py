@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.policy import interval
-from jupyter_hyperpod.runtime.checkpoint.store import Checkpoint, CheckpointManifest, Directory
+from jupyter_hyperpod.runtime.checkpoint.store import Checkpoint, CheckpointManifest, Directory, new_token
+from jupyter_hyperpod.runtime.checkpoint.writer import CheckpointWriter, StateCopy
+from jupyter_hyperpod.runtime.comm import state_codec
 
 pytestmark = pytest.mark.slow
 
@@ -154,3 +157,23 @@ def test_the_interval_is_dalys() -> None:
     assert "no failure yet" in interval.decide(0, 10.0, None, None, 10**9).reason
     assert interval.decide(9, 9.0, 0.001, 4.0, 0).value == 4.0, "one is written before the next begins"
     assert not interval.worth_saying(10.0, 11.0) and interval.worth_saying(10.0, 20.0)
+
+
+def test_a_report_that_is_lost_with_its_generation_is_given_again(tmp_path: Path) -> None:
+    """The leader of a replica would wait for it for ever."""
+    directory = Directory(tmp_path / "run")
+    skeleton, tensors = state_codec.pack({"weight": torch.ones(3)})
+    copies = [StateCopy(new_token(), 4, {}, 1, skeleton, tensors, shard, 2) for shard in range(2)]
+    copies[1] = replace(copies[1], token=copies[0].token)
+    leader, follower = (CheckpointWriter(directory, copy, time.monotonic()) for copy in copies)
+    for writer in (leader, follower):
+        writer.start()
+    follower.join(20)
+    assert follower.report()["part"], "it is on the way when a new generation is called"
+    reports = [leader.report(), follower.report()]
+    for writer in (leader, follower):
+        writer.update(reports)
+    leader.join(20)
+    assert leader.manifest is not None and leader.manifest.step == 4
+    assert follower.report()["part"] is None, "once is enough"
+    leader.cancelled.set()

@@ -58,18 +58,17 @@ class CheckpointWriter(threading.Thread):
         self._reported = False
 
     def report(self) -> dict[str, Any]:
-        """This rank's progress, as JSON; its written files are reported once."""
+        """This rank's progress, as JSON; its written files are reported until `update` shows that all have them."""
         alive = self.is_alive()  # read first: a thread that has ended has set its result
-        part = None
         shard = self.copy.shard
-        if not self._reported and shard and shard in self._parts:
-            self._reported, part = True, list(self._parts[shard])
+        part = list(self._parts[shard]) if shard and shard in self._parts and not self._reported else None
         return {"alive": alive, "error": self._error, "part": part, "committed": self.manifest is not None}
 
     def update(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """Take the reports of all ranks, by shard. If one has failed, all stop."""
         for shard, report in enumerate(reports):
             if report["part"] is not None:
+                self._reported = self._reported or shard == self.copy.shard
                 skeleton, files = report["part"]
                 self._parts[shard] = (skeleton, {name: (size, sha) for name, (size, sha) in files.items()})
             if report["error"]:
