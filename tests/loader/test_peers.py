@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,33 @@ def test_a_proven_caller_that_never_begins_tls_is_hung_up_on(
         nonce = caller.recv(NONCE_BYTES + 32, socket.MSG_WAITALL)[:NONCE_BYTES]
         caller.sendall(hmac.digest(SECRET, b"fanout a" + hello + nonce + SUBJECT, "sha256"))
         assert heard(caller) == b""
+    eventually(lambda: not server._callers)
+
+
+@pytest.mark.parametrize("server_ends", [True, False])
+def test_who_is_served_while_it_ends_never_takes_what_is_encrypted_for_content(
+    server: ChunkServer, server_ends: bool, eventually: Callable[..., Any]
+) -> None:
+    for _ in range(20):
+        client = Client(server.address, SECRET, SUBJECT)
+        answers: list[str] = []
+
+        def take(client: Client = client, answers: list[str] = answers) -> None:
+            while not answers or answers[-1] == "got":
+                answers.append(client.get(0, memoryview(room := bytearray(len(CONTENT)))))
+                assert answers[-1] != "got" or room == CONTENT
+
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+        eventually(lambda answers=answers: answers)
+        if server_ends:
+            for caller in list(server._callers):
+                peers._hang_up(caller)
+        else:
+            client.close()
+        taking.join(20)
+        assert answers[-1] == "gone"
+        client.close()
     eventually(lambda: not server._callers)
 
 

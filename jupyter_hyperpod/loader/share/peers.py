@@ -60,8 +60,7 @@ class ChunkServer:
             self._closed = True
             sockets = [self._listener, *self._strangers, *self._callers]
         for one in sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+            _hang_up(one)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -83,8 +82,7 @@ class ChunkServer:
             if len(self._strangers) >= MOST_STRANGERS:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
-                with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+                _hang_up(oldest)
             descriptor = os.dup(self._descriptor)  # the original's number may be reused before the copy is
             self._strangers[caller] = None
         try:
@@ -156,6 +154,7 @@ class Client:
     def __init__(self, address: tuple[str, int], secret: bytes, subject: bytes) -> None:
         """Raises OSError where no peer answers, or the peer does not know the secret."""
         self._carried = 0  # bytes of chunks
+        self._lock = threading.Lock()  # held by a `get`
         self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
         try:
             self._socket.settimeout(None)
@@ -179,18 +178,22 @@ class Client:
 
     def get(self, index: int, view: memoryview) -> Answer:
         """Receive a chunk into `view`."""
-        try:
-            self._socket.sendall(_NUMBER.pack(index))
-            answer = self._socket.recv(1)
-            if answer != _HERE:
-                return "later" if answer == _LATER else "gone"
-            self._carried += len(view)
-            return "got" if _fill(self._socket, view) else "gone"
-        except OSError:
-            return "gone"
+        with self._lock:
+            try:
+                self._socket.sendall(_NUMBER.pack(index))
+                answer = self._socket.recv(1)
+                if answer != _HERE:
+                    return "later" if answer == _LATER else "gone"
+                self._carried += len(view)
+                return "got" if _fill(self._socket, view) else "gone"
+            except OSError:
+                return "gone"
 
     def close(self) -> None:
-        self._socket.close()
+        """End the connection; a `get` of another thread ends before."""
+        _hang_up(self._socket)
+        with self._lock:
+            self._socket.close()
 
 
 def prove(sock: socket.socket, secret: bytes, subject: bytes, *, calls: bool) -> bytes:
@@ -233,6 +236,12 @@ def _receive(sock: socket.socket, length: int, by_s: float) -> bytes:
             raise ConnectionResetError("the other side hung up")
         content += piece
     return bytes(content)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """Let whoever uses it stop. `SSLSocket.shutdown` and `close` would let another thread go on in the clear."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:
