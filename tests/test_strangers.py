@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -237,13 +238,16 @@ def test_all_agents_of_a_large_job_may_call_at_once_and_strangers_stay_bounded()
     assert places(4, 1 << 20) == MOST_STRANGERS
     assert places(10_000, 1 << 20) == MOST_PLACES
     assert places(1000, 1024) == MOST_STRANGERS, "descriptors that members need are not given to strangers"
+    assert places(10_000, resource.RLIM_INFINITY) == MOST_PLACES, "no limit is more than any"
     waiting = Strangers(lambda text: None, places(300, 1 << 20))
     pairs = [socket.socketpair() for _ in range(301)]
     channels = [Channel(here, bytes(32)) for here, _ in pairs]
     try:
         now = time.monotonic()
         assert [gone for channel in channels[:300] for gone in waiting.called(channel, now)] == []
+        assert waiting.next_to_go is channels[0], "its words are read before it is sent away"
         assert waiting.called(channels[300], now) == [channels[0]]
+        assert waiting.late(now) == [] and len(waiting.late(now + HANDSHAKE_TIMEOUT_S + 1.0)) == 300
     finally:
         for channel, (_, there) in zip(channels, pairs, strict=True):
             channel.close()

@@ -19,6 +19,7 @@ import re
 import selectors
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,45 +36,45 @@ from jupyter_hyperpod.system.processes import raise_descriptor_limit
 
 PARSED_BYTES = 4096
 AT_ONCE = 32  # connections that are opened between two looks at the others
+CALLING = 256  # of them that may wait for the coordinator
 STEP_S = 0.05
 PATIENCE_S = 0.005
 STEPS = 1_000_000
+FENCED = ("signal", "restart", "release")
 _TYPE = re.compile(rb'"type":"(\w+)"\}$')
+_BEAT = b"""{"counter":%(beats)d,"step":%(step)d,"phase":"compute","calls":0,"stopped":false,"held_s":null,\
+"pace":[%(step)d,0.05],"lease_s":1.5,"type":"beat","member":"%(member)b"}"""
 _NUMBER = {name: re.compile(rb'"%b":(\d+)' % name.encode()) for name in ("generation", "rank", "step")}
 
 
 class LightChannel(Channel):
     """Reads of a large message only what a light member needs, and unpacks it once for all members here."""
 
-    _unpacked: dict[bytes, bytes] = {}  # compressed messages of all without their rank -> JSON
+    _found: dict[bytes, dict[str, Any]] = {}  # compressed messages of all without their rank -> what was found
     _reader = PackedReader(16 * HELD)
 
     def _parse(self, payload: bytes) -> dict[str, Any]:
-        if len(payload) <= PARSED_BYTES and not is_packed(payload):
-            return super()._parse(payload)
-        found: dict[str, Any] = {}
-        text = payload
         if is_packed(payload):
-            found["rank"] = HEAD.unpack_from(payload)[1]
-            text = self._read_once(payload)
-        kind = _TYPE.search(text)
-        if kind is None:
-            raise ProtocolError("the type of a message is not at its end")
-        found["type"] = kind[1].decode()
-        for name, number in _NUMBER.items():
-            if name not in found and (value := number.search(text)):
-                found[name] = int(value[1])
-        return found
+            return self._read_once(payload) | {"rank": HEAD.unpack_from(payload)[1]}
+        return super()._parse(payload) if len(payload) <= PARSED_BYTES else _looked_through(payload)
 
     @classmethod
-    def _read_once(cls, payload: bytes) -> bytes:
+    def _read_once(cls, payload: bytes) -> dict[str, Any]:
         """All members here get the same messages; a patch follows what the first one of them has read."""
         body = payload[:1] + payload[HEAD.size :]
-        if body not in cls._unpacked:
-            while len(cls._unpacked) > 2 * HELD:
-                del cls._unpacked[next(iter(cls._unpacked))]
-            cls._unpacked[body] = cls._reader.read(payload, FRAME_LIMIT_BYTES)
-        return cls._unpacked[body]
+        if body not in cls._found:
+            while len(cls._found) > 2 * HELD:
+                del cls._found[next(iter(cls._found))]
+            cls._found[body] = _looked_through(cls._reader.read(payload, FRAME_LIMIT_BYTES))
+        return cls._found[body]
+
+
+def _looked_through(text: bytes) -> dict[str, Any]:
+    kind = _TYPE.search(text)
+    if kind is None:
+        raise ProtocolError("the type of a message is not at its end")
+    numbers = {name: int(value[1]) for name, number in _NUMBER.items() if (value := number.search(text))}
+    return {"type": kind[1].decode(), **numbers}
 
 
 class LightMember:
@@ -87,13 +88,15 @@ class LightMember:
         self._micro_batches = micro_batches
         self._step: int | None = None
         self._rank: int | None = None
+        self._beats = 0
 
-    def connect(self, job: JobStore) -> LightChannel:
+    def connect(self, place: tuple[str, int], secret: bytes) -> LightChannel:
         """Call the coordinator and register."""
-        place = json.loads((job.path / "coordinator.json").read_text())
-        sock = socket.create_connection((place["host"], place["port"]), timeout=30.0)
+        sock = socket.socket()
+        sock.setblocking(False)  # who waits for one connection must not keep the others from beating
+        sock.connect_ex(place)
         prepare(sock)
-        self.channel = LightChannel(sock, job.secret(), initiator=True)
+        self.channel = LightChannel(sock, secret, initiator=True)
         node = f"light-{self.index}"
         self._say(
             facts.Register(
@@ -103,10 +106,11 @@ class LightMember:
         return self.channel
 
     def beat(self) -> None:
-        """Say that it lives."""
-        if self.channel is not None:
-            step = self._step or 0
-            self._say(facts.Beat(step, step, "idle", 0, False, None, (step, STEP_S)))
+        """Say that it lives, and has made progress."""
+        if self.channel is not None and self.channel.greeted:
+            self._beats += 1
+            step, name = self._step or 0, self.name.encode()
+            self.channel.send_encoded(_BEAT % {b"beats": self._beats, b"step": step, b"member": name})
 
     def commit(self) -> None:
         """Rank 0 says that a step was applied."""
@@ -128,6 +132,8 @@ class LightMember:
                 plan = order.get("plan", order)
                 self._step, self.planned = plan["step"] + 1, order["generation"]
                 self.commit()
+            elif kind in FENCED:
+                raise ProtocolError(f"{self.name} was fenced: this machine is too busy for so many members")
 
     def _say(self, fact: Message) -> None:
         assert self.channel is not None
@@ -138,40 +144,51 @@ class LightMembers:
     """The members of this process and their connections."""
 
     def __init__(self, job: JobStore, first: int, count: int, micro_batches: int, owner: JsonLineChannel) -> None:
-        self._job, self._owner = job, owner
+        place = json.loads((job.path / "coordinator.json").read_text())
+        self._place, self._secret, self._owner = (place["host"], place["port"]), job.secret(), owner
         self._selector = selectors.DefaultSelector()
         self._members = {index: LightMember(index, micro_batches) for index in range(first, first + count)}
         self._order = list(self._members.values())
         self._interval_s = beat_interval_s(micro_batches)
         self._callers = list(self._order)  # that have no connection
+        self._calling: set[LightMember] = set()  # that have not heard of the coordinator yet
         self._beaten, self._began_s = 0, time.monotonic()
-        self._told = 0
+        self._planned: Counter[int] = Counter()  # living members by the generation whose plan they have
+        self._living = count
 
     def run(self) -> None:
         """Serve until the owner hangs up."""
         self._selector.register(self._owner, selectors.EVENT_READ)
         while not self._owner.closed:
-            for member in self._callers[:AT_ONCE]:
-                self._selector.register(member.connect(self._job), selectors.EVENT_READ, member)
-            del self._callers[:AT_ONCE]
-            for key, _ in self._selector.select(0.0 if self._callers else PATIENCE_S):
+            self._call()
+            for key, _ in self._selector.select(PATIENCE_S):
                 if key.data is None:
                     self._obey(self._owner.receive())
                 else:
                     self._hear(key.data)
             self._beat()
 
+    def _call(self) -> None:
+        for member in self._callers[: min(AT_ONCE, CALLING - len(self._calling))]:
+            self._callers.remove(member)
+            self._calling.add(member)
+            self._selector.register(member.connect(self._place, self._secret), selectors.EVENT_READ, member)
+
     def _hear(self, member: LightMember) -> None:
         channel = member.channel
         assert channel is not None
         before = member.planned
         member.hear()
+        if channel.closed or channel.greeted:
+            self._calling.discard(member)
         if channel.closed:
             self._selector.unregister(channel)
             if channel.authenticated:
                 raise ProtocolError(f"the coordinator hung up on {member.name}")
             self._callers.append(member)  # too many called at once: again, as an agent does
         if member.planned != before:
+            self._planned[before] -= 1
+            self._planned[member.planned] += 1
             self._tell(member.planned)
 
     def _beat(self) -> None:
@@ -182,10 +199,8 @@ class LightMembers:
         self._beaten = due
 
     def _tell(self, generation: int) -> None:
-        living = [member for member in self._members.values() if member.channel is not None]
-        if generation > self._told and all(member.planned == generation for member in living):
-            self._told = generation
-            self._owner.send({"planned": generation, "members": len(living), "at_s": time.monotonic()})
+        if self._planned[generation] == self._living:
+            self._owner.send({"planned": generation, "members": self._living, "at_s": time.monotonic()})
 
     def _obey(self, commands: list[dict[str, Any]]) -> None:
         for command in commands:
@@ -195,6 +210,8 @@ class LightMembers:
                 self._selector.unregister(member.channel)
                 member.channel.close()
                 member.channel = None
+                self._living -= 1
+                self._planned[member.planned] -= 1
 
 
 def main() -> None:

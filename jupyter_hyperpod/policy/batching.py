@@ -6,6 +6,7 @@ of two below its length. So a sum over [0, V) has the same bits, no matter which
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
 from itertools import islice
@@ -76,17 +77,18 @@ def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[
 
 def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
     """Merge `nodes` (disjoint nodes of the tree) into the fewest tree nodes with the same leaves, in order."""
-    leaves = leaves_of(nodes)
+    leaves = sorted(leaves_of(nodes))
 
-    def walk(node: Node) -> Iterable[Node]:
-        held = sum(node[0] <= leaf < node[1] for leaf in leaves)
-        if held == node[1] - node[0]:
+    def walk(node: Node, first: int, last: int) -> Iterable[Node]:  # leaves[first:last] are in this node
+        if last - first == node[1] - node[0]:
             yield node
-        elif held:
-            for child in split(node):
-                yield from walk(child)
+        elif first < last:
+            left, right = split(node)
+            middle = bisect_left(leaves, right[0], first, last)
+            yield from walk(left, first, middle)
+            yield from walk(right, middle, last)
 
-    return tuple(walk((0, micro_batches)))
+    return tuple(walk((0, micro_batches), 0, len(leaves)))
 
 
 def root_of(holdings: Iterable[Iterable[Node]]) -> Node:

@@ -125,7 +125,7 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if not any(report.complete for report in reports):
         return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
     newest = newest_step(reports)
-    there = [rank for rank, report in enumerate(reports) if report.step == newest]
+    there = {rank: None for rank, report in enumerate(reports) if report.step == newest}  # a set in the order of ranks
     whole = [rank for rank in there if reports[rank].complete]
     donors = tuple([rank for rank in whole if not reports[rank].aside] or whole)
     donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
@@ -147,10 +147,10 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if fresh:
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     holdings = holdings_of(held, shares, micro_batches)
-    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in whole)
+    joining = tuple(sorted({rank for rank, report in enumerate(reports) if report.waiting} - {*whole}))
     unproven = tuple(rank for rank, report in enumerate(reports) if report.unproven)
     proving = unproven if len(unproven) < len(reports) else ()
-    joined = tuple(newest if rank in proving else report.joined for rank, report in enumerate(reports))
+    joined = tuple(newest if proving and report.unproven else report.joined for report in reports)
     joined = joined if any(step is not None for step in joined) else ()
     found = RecoveryPlan(
         newest, donors, replay, fresh, held, shares, holdings, joining=joining, proving=proving, joined=joined
@@ -212,7 +212,7 @@ def _among_the_settled(
     micro_batches: int, held: Sequence[Sequence[Node]], fresh: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Shares of a step. Of an interrupted step newcomers compute nothing, so that the others need not wait for them."""
-    settled = [rank for rank in range(len(held)) if rank not in fresh]
+    settled = sorted({*range(len(held))} - {*fresh})
     if not any(held):
         return assign_missing(micro_batches, held)
     found = dict(zip(settled, assign_missing(micro_batches, [held[rank] for rank in settled]), strict=True))
@@ -240,7 +240,7 @@ def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Deci
 def _load(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     newest = max(saved for report in reports for saved in report.checkpoints)
     loaders = tuple(rank for rank, report in enumerate(reports) if newest in report.checkpoints)
-    fresh = tuple(rank for rank in range(len(reports)) if rank not in loaders)
+    fresh = tuple(rank for rank, report in enumerate(reports) if newest not in report.checkpoints)
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
     by = plural(len(loaders), "member")

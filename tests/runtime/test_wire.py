@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import socket
 import struct
@@ -15,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import ProtocolError
-from jupyter_hyperpod.runtime.connection import FRAME_LIMIT_BYTES, MAGIC, NONCE_BYTES, STRANGER_LIMIT_BYTES, Channel
+from jupyter_hyperpod.runtime.connection import (
+    FRAME_LIMIT_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    STRANGER_LIMIT_BYTES,
+    Channel,
+    FrameKey,
+)
 
 SECRET = b"s" * 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
@@ -259,3 +267,32 @@ def test_the_secret_never_travels() -> None:
         wire.a.receive()
         frame = wire.from_a({"type": "x"})
         assert SECRET not in frame and json.dumps({"type": "x"}, separators=(",", ":")).encode() in frame
+
+
+@given(st.binary(min_size=1, max_size=64), st.integers(0, 2**64 - 1), st.binary(max_size=300))
+def test_the_tag_of_a_frame_is_the_standard_code(key: bytes, sequence: int, payload: bytes) -> None:
+    expected = hmac.digest(key, struct.pack(">Q", sequence) + payload, "sha256")[:16]
+    made = FrameKey(key)
+    assert made.tag(sequence, payload) == made.tag(sequence, payload) == expected
+
+
+def test_a_channel_is_among_the_unsent_as_long_as_bytes_wait_for_its_socket() -> None:
+    ours, theirs = socket.socketpair()
+    unsent: set[Channel] = set()
+    one, two = Channel(ours, SECRET, initiator=True, unsent=unsent), Channel(theirs, SECRET)
+    try:
+        two.receive()
+        one.receive()
+        one.send({"type": "small"})
+        assert not unsent and two.receive() == [{"type": "small"}]
+        one.send({"type": "large", "text": "x" * (4 << 20)})
+        assert unsent == {one} and one.backlog
+        found: list[dict[str, Any]] = []
+        while not found:
+            found = two.receive()
+            for channel in tuple(unsent):
+                channel.push()
+        assert len(found[0]["text"]) == 4 << 20 and not unsent and not one.backlog
+    finally:
+        one.close()
+        two.close()

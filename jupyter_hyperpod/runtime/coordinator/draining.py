@@ -139,6 +139,8 @@ class Draining:
         settled = allowed.allows(len(members)) or len(members) >= state.target
         self._unsettled_since_s = None if settled else self._unsettled_since_s or now
         preempted = {member.member for member in members if member.preempted}
+        if settled and not preempted and len(members) <= state.target:
+            return  # of many members most looks end here
         unsettled_s = now - (self._unsettled_since_s or now)
         decision = membership.leavers(state.roster.candidates(()), preempted, state.target, allowed, unsettled_s)
         asked = [m for m in members if m.member in decision.value and not m.leaving]

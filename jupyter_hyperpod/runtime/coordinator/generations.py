@@ -65,6 +65,8 @@ class Generations:
         state = self._state
         waited_s = time.monotonic() - state.gathering_since_s
         minimum = state.spec.start_minimum if state.generation == 0 else min(state.spec.range.minimum, state.target)
+        if len(state.roster.members) < min(minimum, state.target):
+            return
         spares_too = waited_s > START_WITHOUT_SPARES_S
         ready = sorted((m for m in state.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
         decision = membership.start(len(ready), state.target, minimum, waited_s, allowed=state.spec.elastic)
@@ -173,7 +175,8 @@ class Generations:
         state = self._state
         joining = [state.roster.members[name] for name in names if state.roster.members[name].rank is None]
         rung = RUNG_SALVAGE if state.roster.generation() else None  # it depends on what newcomers find
-        dropped = [m for m in state.roster.generation() if m.member not in names]
+        chosen = set(names)
+        dropped = [m for m in state.roster.generation() if m.member not in chosen]
         for member in dropped:
             yield ReleaseMember(member)
         for rank, name in enumerate(names):

@@ -7,6 +7,7 @@ and from the agents' registrations.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from ...storage.journal_keeper import Growth
 from ...storage.journal_search import read_kinds
 from ...storage.journal_writer import JournalWriter
 from ...storage.store import write_private
+from ...system.processes import raise_descriptor_limit
 from ..connection import Channel, prepare
 from ..context import Context
 from ..endpoint import OwnEndpoint, Replaced
@@ -43,6 +45,8 @@ TICK_S = 0.02
 TOUCH_S = 0.5
 FAREWELL_S = 2.0
 GROWTH_S = 5.0
+ACCEPTS = 64  # connections that are taken in between two looks at the members
+REST_S = 0.5  # without new connections, where no descriptor is left for one
 RANKS = ("worker-", "agent-")  # writers of long files that do not say what the coordinator has decided
 
 
@@ -54,7 +58,11 @@ class Coordinator:
         self.selector = selectors.DefaultSelector()
         self._touch_s = 0.0
         self._told_to_terminate = False
-        self.guests: set[Channel] = set()
+        self._secret = context.job.secret()
+        self._listener: socket.socket | None = None
+        self._resting_until_s = self._next_tick_s = 0.0
+        self.guests: dict[Channel, int] = {}  # with their descriptors, which the selector needs when they are closed
+        self._unsent: set[Channel] = set()  # guests for whom bytes wait
         self.reporter = JournalWriter(context.job.events, "coordinator")
         view = FoldedJournal(context.job).catch_up()
         self.reporter.follow(view["updated_s"] or 0.0)
@@ -86,11 +94,10 @@ class Coordinator:
             return 0
 
     def _serve(self) -> None:
-        listener = self._listen()
+        self._listener = listener = self._listen()
         signal.signal(signal.SIGTERM, self._terminated)
         self.controller.begin()
         self._watcher = log_watcher(self.context)
-        next_tick_s = 0.0
         while not self.controller.state.ended:
             if self._told_to_terminate:
                 self.controller.end("stopped", "the coordinator was told to terminate")
@@ -100,9 +107,13 @@ class Coordinator:
                     self._accept(listener)
                 else:
                     self._hear(key.fileobj)
-            if (now := time.monotonic()) >= next_tick_s:
-                next_tick_s = now + TICK_S
-                self._tick(now)
+                self._tick_if_due()  # a round of thousands of members takes longer than a tick
+            self._tick_if_due()
+
+    def _tick_if_due(self) -> None:
+        if (now := time.monotonic()) >= self._next_tick_s:
+            self._tick(now)
+            self._next_tick_s = time.monotonic() + TICK_S
 
     def _end(self) -> int:
         self._farewell()
@@ -139,15 +150,36 @@ class Coordinator:
         return listener
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
+        now = time.monotonic()
+        for _ in range(ACCEPTS):
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._rest(listener, now)
+                return
+            prepare(sock)
+            channel = Channel(sock, self._secret, unsent=self._unsent)
+            self.guests[channel] = sock.fileno()
+            self.selector.register(channel, selectors.EVENT_READ)
+            if (oldest := self.strangers.next_to_go) is not None:
+                self._hear(oldest)  # as in `_tick`
+            self._hang_up(self.strangers.called(channel, now))
+
+    def _rest(self, listener: socket.socket, now: float) -> None:
+        """Leave callers in the queue for a while: a listener whose callers nobody takes would keep the loop awake."""
+        self.selector.unregister(listener)
+        self._resting_until_s = now + REST_S
+        self.strangers.refused("no file descriptor is left: allow this user more open files (ulimit -n)", now)
+
+    def _receive_callers(self, now: float) -> None:
+        """Take callers between two members of a round, too, or their queue would overflow."""
+        if self._listener is None or now < self._resting_until_s:
             return
-        prepare(sock)
-        channel = Channel(sock, self.context.job.secret())
-        self.guests.add(channel)
-        self.selector.register(channel, selectors.EVENT_READ)
-        self._hang_up(self.strangers.called(channel, time.monotonic()))
+        if self._resting_until_s:
+            self._resting_until_s = 0.0
+            self.selector.register(self._listener, selectors.EVENT_READ)
+        self._accept(self._listener)
 
     def _hear(self, channel: Any) -> None:
         if channel not in self.guests:
@@ -169,8 +201,8 @@ class Coordinator:
             self._forget(channel)
 
     def _forget(self, channel: Channel) -> None:
-        self.selector.unregister(channel)
-        self.guests.discard(channel)
+        self.selector.unregister(self.guests.pop(channel))
+        self._unsent.discard(channel)
         self.controller.hung_up(channel)
 
     def _tick(self, now: float) -> None:
@@ -191,8 +223,11 @@ class Coordinator:
             self._told += 1
             self.reporter.write("warning.raised", {"text": f"commands: {problem}"})
         self.controller.tick(now)
+        for channel in self.strangers.late(now):
+            self._hear(channel)  # it may have proved the secret, and nobody has read that yet
         self._hang_up(self.strangers.look(now))
-        for channel in self.guests:
+        self._receive_callers(now)
+        for channel in tuple(self._unsent):
             channel.push()
 
     def _keep_journal(self) -> None:
@@ -219,6 +254,7 @@ class Coordinator:
 
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.coordinator.main``; everything is in the environment."""
+    raise_descriptor_limit()  # one for each member
     context = Context.from_environment()
     adopt(context.job)
     return Coordinator(context).run()

@@ -131,7 +131,9 @@ class Member:
         Its beats may be ``late_s`` older than those of a member of a small job.
         """
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
-        silent_s = now - self.beat_s if not self.channel.arrived else 0.0  # what has arrived is read next
+        silent_s = now - self.beat_s
+        if silent_s > PROBE_S and self.channel.arrived:
+            silent_s = 0.0  # what has arrived is read next
         if silent_s > PROBE_S + late_s and self.probe is None:
             self.tell(orders.ProbeHost())
             self.probe = self.channel.position, now
@@ -160,6 +162,7 @@ class Roster:
 
     members: dict[str, Member] = field(default_factory=dict)
     arrived: int = 0
+    _by_channel: dict[Channel, list[Member]] = field(default_factory=dict)
     _by_rank: tuple[Member, ...] | None = None  # None: to be sorted again
 
     def add(self, name: str, register: facts.Register, channel: Channel, now: float) -> Member:
@@ -176,6 +179,9 @@ class Roster:
             done=status.done is not None, told=status.elastic,
             saw_event=status.done is not None and status.done.elastic,
         )  # fmt: skip
+        if known is not None:
+            self._part(known)
+        self._by_channel.setdefault(channel, []).append(member)
         return member
 
     def place(self, member: Member, rank: int) -> None:
@@ -185,7 +191,18 @@ class Roster:
     def remove(self, member: Member) -> None:
         """Forget a member."""
         del self.members[member.member]
+        self._part(member)
         self._by_rank = None
+
+    def _part(self, member: Member) -> None:
+        spoken_for = self._by_channel[member.channel]
+        spoken_for[:] = [other for other in spoken_for if other is not member]
+        if not spoken_for:
+            del self._by_channel[member.channel]
+
+    def holds(self, member: Member) -> bool:
+        """Whether this is what is known of the member now."""
+        return self.members.get(member.member) is member
 
     def generation(self) -> tuple[Member, ...]:
         """Members of the present generation by rank."""
@@ -222,4 +239,4 @@ class Roster:
 
     def by_channel(self, channel: Channel) -> Member | None:
         """The member that an agent's connection speaks for now."""
-        return next((m for m in reversed(self.members.values()) if m.channel is channel), None)
+        return self._by_channel[channel][-1] if channel in self._by_channel else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from ...core.units import first_line
@@ -25,6 +26,7 @@ class SessionLifecycle:
     def __init__(self, state: JobState, scripts: Scripts) -> None:
         self._state = state
         self._scripts = scripts
+        self._waited_for: Member | None = None  # by the others, when this was asked last
 
     @handles(facts.SessionFinished)
     def finished(self, member: Member, finished: facts.SessionFinished) -> Actions:
@@ -39,9 +41,9 @@ class SessionLifecycle:
         if (
             self._state.phase in CALLED
             or self._state.phase is Phase.ADOPTING
-            or not all(m.finished for m in reversed(members))
+            or self._is_any(members, lambda m: m.finished is None)
         ):
-            return  # the last ones usually come last
+            return
         ends = {(m.finished.step, m.finished.digest) for m in members if m.finished}
         if len(ends) > 1:
             text = "; ".join(
@@ -87,8 +89,8 @@ class SessionLifecycle:
         """Begin the next session of the cell when every member has come to it."""
         members = self._state.roster.generation()
         next_index = 1 if self._state.session is None else self._state.session_index + 1
-        if self._state.phase is not Phase.RUNNING_SCRIPT or any(
-            _is_under_way(m, next_index) for m in reversed(members)
+        if self._state.phase is not Phase.RUNNING_SCRIPT or self._is_any(
+            members, lambda m: _is_under_way(m, next_index)
         ):
             return
         here = [m.session for m in members if m.session is not None and m.session.index >= next_index]
@@ -114,6 +116,14 @@ class SessionLifecycle:
         for waiting in [m for m in self._state.roster.newcomers() if m.running]:  # at a session that is over
             yield ReleaseMember(waiting, begins_again=True)
         yield BeginSession()
+
+    def _is_any(self, members: Sequence[Member], late: Callable[[Member], bool]) -> bool:
+        """Whether any is ``late``: as often as there are members this is asked, so who was late before is first."""
+        known = self._waited_for
+        if known is not None and late(known) and known.rank is not None and self._state.roster.holds(known):
+            return True
+        self._waited_for = next((member for member in reversed(members) if late(member)), None)
+        return self._waited_for is not None
 
     def end_if_all_done(self) -> Actions:
         """The job ends well when every member's cell has ended and its worker is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable
 
 from ..connection import HANDSHAKE_TIMEOUT_S, Channel
@@ -15,7 +16,12 @@ TELL_EVERY_S = 60.0
 
 
 def places(nodes: int, descriptors: int) -> int:
-    """How many callers may wait: all agents of a job may call at once, but its members' descriptors stay free."""
+    """How many callers may wait: all agents of a job may call at once, but its members' descriptors stay free.
+
+    ``descriptors``: the limit of this process.
+    """
+    if descriptors == resource.RLIM_INFINITY:
+        return max(MOST_STRANGERS, min(nodes, MOST_PLACES))
     return max(MOST_STRANGERS, min(nodes, MOST_PLACES, descriptors - nodes - SPARE_FILES))
 
 
@@ -29,14 +35,20 @@ class Strangers:
     def __init__(self, tell: Callable[[str], object], most: int = MOST_STRANGERS) -> None:
         self._tell = tell
         self._most = most
-        self._waiting: dict[Channel, None] = {}  # in the order of their calls
+        self._waiting: dict[Channel, int] = {}  # in the order of their calls, with the bytes that each has sent
+        self._unread = 0  # the sum of those bytes
         self._told_s = -math.inf
         self._untold = 0
         self._reason = ""
 
+    @property
+    def next_to_go(self) -> Channel | None:
+        """Who is disconnected if somebody else connects now."""
+        return next(iter(self._waiting)) if len(self._waiting) >= self._most else None
+
     def called(self, channel: Channel, now: float) -> list[Channel]:
         """Somebody has connected."""
-        self._waiting[channel] = None
+        self._waiting[channel] = 0
         if len(self._waiting) <= self._most:
             return []
         return self._dismiss([next(iter(self._waiting))], f"more than {self._most} callers proved nothing", now)
@@ -46,9 +58,12 @@ class Strangers:
         if channel not in self._waiting:
             return []
         if channel.authenticated or channel.closed:
-            del self._waiting[channel]
-        elif sum(stranger.unread for stranger in self._waiting) > MOST_BYTES:
-            largest = max(self._waiting, key=lambda stranger: stranger.unread)
+            self._forget(channel)
+            return []
+        self._unread += channel.unread - self._waiting[channel]
+        self._waiting[channel] = channel.unread
+        if self._unread > MOST_BYTES:
+            largest = max(self._waiting, key=lambda stranger: self._waiting[stranger])
             return self._dismiss([largest], f"callers that proved nothing sent more than {MOST_BYTES >> 20} MB", now)
         return []
 
@@ -58,8 +73,17 @@ class Strangers:
             were = "connection was" if self._untold == 1 else "connections were"
             more = f"{self._untold} {were} refused in the last {now - self._told_s:.0f} s"
             self._say(f"{more}; the last: {self._reason}", now)
-        late = [channel for channel in self._waiting if now - channel.born_s > HANDSHAKE_TIMEOUT_S]
+        late = self.late(now)
         return self._dismiss(late, f"nothing was proved within {HANDSHAKE_TIMEOUT_S:g} s", now) if late else []
+
+    def late(self, now: float) -> list[Channel]:
+        """Callers whose time is over, as far as they were heard."""
+        found = []
+        for channel in self._waiting:  # who called later is not late either
+            if now - channel.born_s <= HANDSHAKE_TIMEOUT_S:
+                break
+            found.append(channel)
+        return found
 
     def refused(self, reason: str, now: float) -> None:
         """A connection was refused."""
@@ -69,9 +93,12 @@ class Strangers:
 
     def _dismiss(self, channels: list[Channel], reason: str, now: float) -> list[Channel]:
         for channel in channels:
-            del self._waiting[channel]
+            self._forget(channel)
             self.refused(reason, now)
         return channels
+
+    def _forget(self, channel: Channel) -> None:
+        self._unread -= self._waiting.pop(channel)
 
     def _say(self, text: str, now: float) -> None:
         self._told_s, self._untold = now, 0

@@ -19,7 +19,7 @@ from ...core.errors import ProtocolError
 FOUND = 80  # characters of a wrong value in an error
 _SCALARS: dict[Any, frozenset[type]] = {
     int: frozenset({int}),
-    float: frozenset({int}),  # a float may be NaN: the reader looks
+    float: frozenset({int, float}),  # the reader looks at a float that is no number
     str: frozenset({str}),
     bool: frozenset({bool}),
     types.NoneType: frozenset({types.NoneType}),
@@ -116,12 +116,12 @@ class _Codec:
         return found
 
     def read(self, found: Any) -> Any:
-        if not isinstance(found, Mapping):
+        if type(found) is not dict and not isinstance(found, Mapping):
             raise _Wrong(f"expected an object, found {_shown(found)}")
         values = []
         for name, kinds, read, default in self._fields:
             value = found.get(name, default)
-            if type(value) not in kinds:
+            if (kind := type(value)) not in kinds or (kind is float and not isfinite(value)):
                 if value is MISSING:
                     raise _Wrong(f"field {name!r} is missing")
                 try:
@@ -172,7 +172,7 @@ def _reader(hint: Any) -> Read:
 
 
 def _scalar_reader(hint: Any) -> Read:
-    kinds = _SCALARS[hint]
+    kinds = _SCALARS[hint] - {float}
 
     def read(value: Any) -> Any:
         if type(value) in kinds:
@@ -202,12 +202,12 @@ def _union_reader(hint: Any) -> Read:
 
 
 def _array_reader(hint: Any) -> Read:
-    kinds, reader = _kinds(hint), _reader(hint)
+    kinds, reader = _kinds(hint) - {float}, _reader(hint)
 
     def read(value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise _Wrong(f"expected an array, found {_shown(value)}")
-        return tuple(one if type(one) in kinds else reader(one) for one in value)
+        return tuple([one if type(one) in kinds else reader(one) for one in value])
 
     return read
 
@@ -218,7 +218,7 @@ def _tuple_reader(hint: Any) -> Read:
     def read(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(readers):
             raise _Wrong(f"expected {len(readers)} values, found {_shown(value)}")
-        return tuple(reader(one) for reader, one in zip(readers, value, strict=True))
+        return tuple([reader(one) for reader, one in zip(readers, value, strict=True)])
 
     return read
 
