@@ -123,17 +123,20 @@ def allot_free(
             begun = start.setdefault(claim.job_id, [])
             present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
             delay_s = claim.scale_up_delay_s if claim.running and share > own[claim.job_id] else 0.0
-            begun += _take(names, share - present, among={m.name for m in free if m.idle_s >= delay_s})
+            if share > present:
+                begun += _take(names, share - present, among={m.name for m in free if m.idle_s >= delay_s})
     has = {claim.job_id: _spares(claim, shares[claim.job_id], len(start.get(claim.job_id, ()))) for claim in ordered}
     left = standby - sum(has.values())
     decisions = []
+    callers = [claim for claim in ordered if claim.base < min(own[claim.job_id], shares[claim.job_id])][:2]
+    senior = max((claim.priority for claim in ordered if not claim.running), default=None)
     for claim in ordered:
         extra: list[str] = []
         if claim.job_id not in refused:
             wanted = claim.spares if shares[claim.job_id] >= claim.target else 0
             extra = _take(names, min(wanted - has[claim.job_id], left), at_end=True)
             left -= len(extra)
-        to = _borrower(claim, ordered, shares, own)
+        to = _borrower(claim, callers, senior, own[claim.job_id])
         decision = refused.get(claim.job_id)
         decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra, to))
     return tuple(decisions)
@@ -141,8 +144,10 @@ def allot_free(
 
 def _take(names: list[str], count: int, at_end: bool = False, among: Collection[str] | None = None) -> list[str]:
     """Remove up to `count` names from the list and return them; only those that are `among` a collection."""
+    if count <= 0:
+        return []
     able = [name for name in names if among is None or name in among]
-    count = max(0, min(count, len(able)))
+    count = min(count, len(able))
     taken = able[len(able) - count :] if at_end else able[:count]
     gone = set(taken)
     names[:] = [name for name in names if name not in gone]
@@ -186,10 +191,11 @@ def _shares(
     for claim in sorted(ordered, key=lambda claim: own[claim.job_id] < claim.minimum):
         if claim.running or claim.minimum > capacity:
             continue
-        available = capacity - _reserved(claim, ordered, shares, own)
         if blocked_by:
             waits[claim.job_id] = f"waits behind {blocked_by}, which comes first"
-        elif claim.minimum <= available:
+            continue
+        available = capacity - _reserved(claim, ordered, shares, own)
+        if claim.minimum <= available:
             shares[claim.job_id] = claim.minimum
         else:
             blocked_by = claim.job_id
@@ -198,12 +204,13 @@ def _shares(
             by = f", held by {few(holders)}" if holders else ""
             waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}{by}"
     for stage in ("guaranteed", "in use", "wanted"):
+        left = capacity - sum(shares.values())
         for claim in ordered:
-            left = capacity - sum(shares.values())
             share = shares[claim.job_id]
             if share and left > 0:
                 wish = min(_ceiling(claim, stage, own[claim.job_id], idle_s), share + left)
                 shares[claim.job_id] = max(share, wish if wish == claim.base else claim.fit(wish))
+                left -= shares[claim.job_id] - share
     return shares, waits
 
 
@@ -234,14 +241,16 @@ def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int],
     return taken
 
 
-def _borrower(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> str:
-    """The job or queue that gets the nodes of a shrinking job; "" where none waits for them."""
-    for other in ordered:
-        calls_in = other.base < own[other.job_id] and shares[other.job_id] > other.base
-        if other is not claim and calls_in and claim.base > own[claim.job_id]:
+def _borrower(claim: Claim, callers: Sequence[Claim], senior: int | None, own: int) -> str:
+    """The job or queue that gets the nodes of a shrinking job; "" where none waits for them.
+
+    ``callers``: the first two jobs that get back what their queues are guaranteed. ``senior``: the highest priority of
+    the jobs that wait.
+    """
+    for other in callers:
+        if other is not claim and claim.base > own:
             return f"queue {other.queue}, which is guaranteed them,"
-    waiting = any(not other.running and other.priority > claim.priority for other in ordered)
-    return "a job of higher priority" if waiting else ""
+    return "a job of higher priority" if senior is not None and senior > claim.priority else ""
 
 
 def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> Decision[Grant] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,8 +19,19 @@ class Machines:
     def __init__(self) -> None:
         self._free_since_s: dict[str, float] = {}
         self._cut_since_s: dict[str, float] = {}
+        self._seen: dict[str, tuple[object, ...]] = {}  # of which a record is made, by node
         self._written: dict[str, dict[str, Any]] = {}
+        self._taken: dict[str, ScalableNode] = {}
         self.avoided: tuple[str, ...] = ()  # repeat offenders
+
+    def held(self, nodes: Iterable[HostNode], now_s: float) -> defaultdict[str, list[str]]:
+        """The nodes of each job, without those that it has lost."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for node in nodes:
+            if node.jobs and not self.lost(node, now_s):
+                for job_id in node.jobs:
+                    found[job_id].append(node.name)
+        return found
 
     def lost(self, node: HostNode, now_s: float) -> bool:
         """Whether the job has lost this node: it was drained, or cut off until its member was fenced."""
@@ -33,17 +45,31 @@ class Machines:
         up = node.state == "idle" and not node.drained
         if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)
-            return ScalableNode(node.name, node.spare, False, up)
+            known = self._taken.get(node.name)
+            if known is None or (known.spare, known.up) != (node.spare, up):
+                known = self._taken[node.name] = ScalableNode(node.name, node.spare, False, up)
+            return known
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
         return ScalableNode(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
     def write_states(self, nodes: Iterable[HostNode], journal: JournalWriter) -> None:
         """Write the state of each node that is another than the journal says."""
         for node in nodes:
+            seen = (
+                node.state, node.reason, node.cut, node.drained, node.spare, node.pid, node.incarnation, *node.jobs
+            )  # fmt: skip
+            if self._seen.get(node.name) == seen:
+                continue
+            self._seen[node.name] = seen
             record = node_record(node)
             if self._written.get(node.name) != record:
                 self._written[node.name] = record
                 journal.write("node.state", record)
+
+
+def runs_on(job_id: str, *nodes: HostNode) -> bool:
+    """Whether processes of a job are left there."""
+    return any(job_id in node.jobs for node in nodes)
 
 
 def node_record(node: HostNode) -> dict[str, Any]:

@@ -36,13 +36,13 @@ from .healing import Healing
 from .job_commands import carry_out
 from .launch import PRELOAD, digest_of, in_turn, successor, supervisor_arguments
 from .lock import Lock, take_lock
-from .machines import Machines
+from .machines import Machines, runs_on
 from .process_ends import ProcessEnds
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 from .requests import Requests
+from .step_pace import STANDBY_TICK_S, StepPace
 from .succession import Succession, begin_turn
 
-TICK_S, STANDBY_TICK_S = 0.25, 0.05
 SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
@@ -137,14 +137,17 @@ class Supervisor:
         self._before = 0
         self._say("running", self.succession.said())
         note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
+        pace = StepPace()
         while not (self.leaving or self.stopping or self.succession.over):
-            self._attend(0.0 if self.reading else TICK_S)
-            self._guard(self._step)
+            news = self._attend(0.0 if self.reading else pace.patience_s(time.monotonic()))
+            if self.reading or pace.due(news, time.monotonic()):
+                pace.take(partial(self._guard, self._step))
 
-    def _attend(self, patience_s: float) -> None:
-        for key, _ in self.selector.select(patience_s):
-            callback: Callable[[], None] = key.data
-            self._guard(callback)
+    def _attend(self, patience_s: float) -> bool:
+        heard = self.selector.select(patience_s)
+        for key, _ in heard:
+            self._guard(key.data)
+        return bool(heard)
 
     def _say(self, state: str, reason: str) -> None:
         facts = {"state": state, "reason": reason, "nodes": list(self.shape), "pid": os.getpid()}
@@ -254,7 +257,7 @@ class Supervisor:
 
     def _forget(self, entry: JobEntry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""
-        here = self._runs_here(entry.job.id)
+        here = runs_on(entry.job.id, self.host.head, *self.host.nodes.values())
         self.host.release(entry.job.id)
         entry.state = "stopped"
         if not here:
@@ -264,28 +267,25 @@ class Supervisor:
 
     def _clean_up(self, entry: JobEntry, now_s: float) -> None:
         released = not entry.elsewhere or self.allocations.release(entry)
-        here = self._runs_here(entry.job.id)
+        here = runs_on(entry.job.id, self.host.head, *self.host.nodes.values())
         if not here or now_s - (entry.ended_s or now_s) > LINGER_S:
             self.host.release(entry.job.id)
         if not here and released and entry.journal.flush():
             entry.journal.close()
             del self.entries[entry.job.id]
 
-    def _runs_here(self, job_id: str) -> bool:
-        return any(job_id in node.jobs for node in (self.host.head, *self.host.nodes.values()))
-
     # -- reconciling -------------------------------------------------------------------------------------------
 
     def _reconcile(self, now_s: float) -> None:
         nodes = self.host.nodes.values()
         machines = [self._machines.machine(node, now_s) for node in nodes]
+        held = self._machines.held(nodes, now_s)
         facts = []
         for entry in self.entries.values():
             if not entry.ended and entry.elsewhere:
                 self._guard(partial(self._allocate, entry, now_s))
             elif not entry.ended:
-                held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._machines.lost(n, now_s))
-                facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
+                facts.append(entry.facts(entry.job.id in self.host.head.jobs, tuple(held[entry.job.id]), now_s))
         if any(not entry.elsewhere for entry in self.reading.values()):
             return  # nobody knows yet what those want that have run for long
         for action in reconcile(facts, machines, self.queues) if facts else ():
