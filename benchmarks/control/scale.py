@@ -78,7 +78,7 @@ def _measured(size: int, runs: int, processes: int, quiet_s: float) -> dict[str,
             for lost in range(1, runs + 1):
                 cpu_s, lost_s = _cpu_s(head), time.monotonic()
                 crowd.lose(size - lost)
-                reform_s.append(crowd.planned(1 + lost, size - lost) - lost_s)
+                reform_s.append(crowd.planned(1 + crowd.generation, size - lost) - lost_s)
                 reform_cpu_s.append(_cpu_s(head) - cpu_s)
                 progress(f"{size:,} members: formed again after {reform_s[-1]:.3f} s")
             cpu_s, quiet_from_s = _cpu_s(head), time.monotonic()
@@ -117,6 +117,7 @@ class _Crowd:
     def __init__(self, job: JobStore, size: int, processes: int) -> None:
         bounds = [size * part // processes for part in range(processes + 1)]
         self._firsts = bounds[:-1]
+        self.generation = 0  # the last one whose plan all had
         self._planned: dict[int, list[tuple[int, float]]] = {}
         self._channels: list[JsonLineChannel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -144,9 +145,10 @@ class _Crowd:
         self._channels[owner].send({"lose": [index]})
 
     def planned(self, generation: int, members: int, more_s: float = 0.0) -> float:
-        """When all members had the plan of this generation, on the monotonic clock.
+        """When all members had the plan of this generation, or of a later one, on the monotonic clock.
 
-        Raises TimeoutError after `FORM_S` and ``more_s``.
+        On a machine that is too busy a generation is formed anew before all have its plan. Raises TimeoutError after
+        `FORM_S` and ``more_s``.
         """
         limit_s = FORM_S + more_s
         deadline_s = time.monotonic() + limit_s
@@ -156,9 +158,10 @@ class _Crowd:
                     self._planned.setdefault(told["planned"], []).append((told["members"], told["at_s"]))
                 if channel.closed:
                     raise TimeoutError("a process with light members has ended")
-            there = self._planned.get(generation, [])
-            if sum(count for count, _ in there) == members:
-                return max(at_s for _, at_s in there)
+            for number, there in self._planned.items():
+                if number >= generation and sum(count for count, _ in there) == members:
+                    self.generation = number
+                    return max(at_s for _, at_s in there)
             select.select(self._channels, [], [], 1.0)
         raise TimeoutError(f"generation {generation} of {members:,} members did not form within {limit_s:.0f} s")
 

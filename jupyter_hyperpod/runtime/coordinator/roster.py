@@ -132,8 +132,8 @@ class Member:
         """
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
-        if silent_s > PROBE_S and self.channel.arrived:
-            silent_s = 0.0  # what has arrived is read next
+        if (silent_s > PROBE_S or stopped) and self.channel.arrived:
+            silent_s = stopped = 0.0  # what has arrived is read next
         if silent_s > PROBE_S + late_s and self.probe is None:
             self.tell(orders.ProbeHost())
             self.probe = self.channel.position, now
