@@ -160,6 +160,15 @@ test: install  ## lint, types, fast tests: minutes, without root or a browser
 test-all: install system-all  ## all that `make test` leaves out: recovery, SLURM, S3, FUSE, the wheel, a browser
 	$(call pieces,test-slow test-wheel test-browser)
 
+.PHONY: kubernetes
+kubernetes: install  ## build Kubernetes from Debian's source, once: ten minutes of two cores, into your cache; needs root
+	@.ci/system $(STAMPS)/apt.log --kubernetes
+	$(call step,Kubernetes,nice python -m tests.support.kubernetes.build)
+
+.PHONY: test-kubernetes
+test-kubernetes: kubernetes  ## tests against a real Kubernetes of two nodes on this machine; not in `make test-all`
+	$(call step,Kubernetes tests,python tests/leaks.py python -m pytest -m kubernetes --durations 15 $(PYTEST))
+
 .PHONY: test-newest
 test-newest:  ## fast Python tests on the newest Python and the newest release of every dependency; says what broke
 	@newest=$$(.ci/python newest) || newest=$$(.ci/python oldest); directory=$$(mktemp -d -t hyperpod-newest.XXXXXX); \
@@ -188,7 +197,7 @@ test-slow: install system
 
 # Two at a time, because they often wait: for members, servers and schedulers. What those `BESIDE` said comes after the
 # others. Exit status 5: there is no test of your choice.
-SLOW := python -m pytest -m "slow and not wheel"
+SLOW := python -m pytest -m "slow and not wheel and not kubernetes"
 BESIDE := tests/adoption tests/loader tests/serving tests/slurm
 .PHONY: slow-python
 slow-python:
@@ -199,7 +208,7 @@ slow-python:
 
 .PHONY: test-python
 test-python: install  ## Python tests of your choice: PYTEST="-k name -x"
-	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
+	$(call step,Python tests,python -m pytest -m "not wheel and not kubernetes" $(PYTEST))
 
 .PHONY: test-js
 test-js: install  ## TypeScript tests

@@ -23,7 +23,7 @@ from pathlib import Path
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
 GRACE_S = 5.0
 EXEC_TRIES, EXEC_PAUSE_S = 20, 0.005
-OURS = re.compile(r"hyperpod|slurm")
+OURS = re.compile(r"hyperpod|slurm|kube")
 TREE = Path(__file__).resolve().parents[1]
 # Caches that other people's tools keep in the temporary directory by design.
 CACHES = (
@@ -100,7 +100,7 @@ def shared_memory() -> set[str]:
 
 
 def of_the_kernel() -> set[str]:
-    """Return mounts, network interfaces and namespaces, and control groups that look like ours or like a SLURM's."""
+    """Return mounts, network interfaces and namespaces, and control groups that look like ours or like a testbed's."""
     found = set()
     with suppress(OSError), open("/proc/self/mountinfo") as lines:
         points = [line.split(" ")[4] for line in lines]

@@ -75,7 +75,7 @@ THIRD_PARTY = {
     },
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
     "bench": {"torch"},
-    "support": {"botocore"},
+    "support": {"botocore", "trustme"},
     "benchmarks": {
         *("torch", "numpy", "matplotlib", "PIL", "botocore", "nbclient", "nbformat"),
         *("tornado", "jupyter_server"),

@@ -1,0 +1,86 @@
+"""What a testbed could leave on a machine: processes, mounts, networks, control groups, kernel settings and files.
+
+Others may work on this machine meanwhile, so only names that a Kubernetes would give are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.leaks import setting
+from tests.support.kubernetes.boot import KERNEL
+from tests.support.kubernetes.machine import PREFIX
+
+OURS = re.compile(r"kube|etcd|containerd|cni|runc|hollow|testbed|pods|switch", re.IGNORECASE)
+# Where containers, Kubernetes and kubectl keep things on machines of their own.
+PLACES = ("/etc", "/opt", "/run", "/run/netns", "/tmp", "/usr/libexec", "/var/lib", "/var/log", "/var/tmp", "~/.kube")
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Lines that say what is there, and the network namespaces of those processes."""
+
+    lines: frozenset[str]
+    networks: frozenset[str]
+
+    @classmethod
+    def now(cls, mark: tuple[str, str] = ("", "")) -> Traces:
+        """What is there now; ``mark`` is a variable of the environment with its value."""
+        ours = _processes(setting(*mark)) if mark[0] else {}
+        lines = {f"process {pid} {line[:100]}" for pid, line in ours.items()}
+        lines |= {line for line in (*_mounts(), *_interfaces(), *_groups(), *_files()) if OURS.search(line)}
+        return cls(frozenset(lines | set(_settings())), frozenset(filter(None, map(_network, ours))))
+
+    def since(self, before: Traces) -> list[str]:
+        """What was not there before."""
+        return sorted(self.lines - before.lines)
+
+
+def still_used(networks: frozenset[str]) -> set[str]:
+    """Which of these network namespaces some process of the machine is in."""
+    everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {network for network in map(_network, everybody) if network in networks}
+
+
+def _processes(mark: bytes) -> dict[int, str]:
+    """Processes with the mark, and those in a control group of a testbed: pods get no environment from it."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in b"\0" + (place / "environ").read_bytes() or PREFIX in (place / "cgroup").read_text():
+                found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def _network(pid: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/net")
+    return ""
+
+
+def _mounts() -> list[str]:
+    return [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def _interfaces() -> list[str]:
+    return [f"interface {name}" for name in os.listdir("/sys/class/net")]
+
+
+def _groups() -> list[str]:
+    return [f"control group {directory}" for directory, _, _ in os.walk("/sys/fs/cgroup")]
+
+
+def _settings() -> list[str]:
+    return [f"{name} = {Path('/proc/sys', name).read_text().strip()}" for name in KERNEL]
+
+
+def _files() -> list[str]:
+    found = []
+    for place in PLACES:
+        with suppress(OSError):
+            found += [f"file {place}/{name}" for name in os.listdir(Path(place).expanduser())]
+    return found
