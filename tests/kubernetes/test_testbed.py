@@ -76,6 +76,18 @@ def test_a_pod_runs_a_line_of_python_and_its_log_is_read(kubernetes: Testbed) ->
         assert kubernetes.kubectl("logs", f"line-{node}", user=USER).stdout == f"step 42 line-{node} 3\n"
 
 
+def test_a_pod_can_use_the_virtual_environment_of_this_machine(kubernetes: Testbed) -> None:
+    program = "import sys, torch; print(sys.prefix, int(torch.ones(2, 3).sum()))"
+    host = {"name": "environment", "hostPath": {"path": sys.prefix}}
+    mount = {"name": "environment", "mountPath": sys.prefix, "readOnly": True}
+    made = json.loads(pod("environment", program, volumes=[host]))
+    made["spec"]["containers"][0] |= {"command": [sys.executable, "-c", program], "volumeMounts": [mount]}
+    kubernetes.kubectl("apply", "-f", "-", user=USER, text=json.dumps(made))
+    ended = ("Succeeded", "Failed")
+    kubernetes.until(lambda: phase(kubernetes, "environment") in ended, "the pod has ended", 300)
+    assert kubernetes.kubectl("logs", "environment", user=USER).stdout == f"{sys.prefix} 6\n"
+
+
 def test_pods_of_two_nodes_reach_each_other_and_the_api(kubernetes: Testbed) -> None:
     start(kubernetes, "server", SERVER, "n1")
     address = kubernetes.get("pod", "server", user=USER)["status"]["podIP"]

@@ -23,8 +23,12 @@ from tests.support.slurm.machine import PATH
 INSTALLED = {"site-packages", "dist-packages"}
 LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"} | INSTALLED
 WINDOWS = "_tkinter"  # the one module that loads a window system's libraries
-ALSO_LOADED = ("libstdc++.so.6", "libgcc_s.so.1", "libresolv.so.2", "libutil.so.1", "librt.so.1", "libnss_dns.so.2")
-APPLETS = ("sh", "cat", "date", "echo", "env", "grep", "head", "ls", "ps", "rm", "sed", "sleep", "sort", "tail", "true")
+# What compiled packages load beside it: the rest of the C library, and the C++ library.
+ALSO_LOADED = (
+    *("libm.so.6", "libmvec.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2"),
+    *("libnss_dns.so.2", "libgcc_s.so.1", "libstdc++.so.6"),
+)
+APPLETS = "sh cat date echo env grep head kill ls ps rm sed sleep sort tail true".split()
 TEXTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -90,7 +94,7 @@ def _python(python: Path) -> Iterator[Path]:
             paths = [Path(directory, name) for name in files if not name.startswith(WINDOWS)]
             yield from paths
             loaded += [path for path in paths if path.suffix == ".so"]
-    yield python
+    yield Path(sys.executable)  # and every link on the way from there to the interpreter
     yield from _shared(loaded)
 
 
