@@ -84,6 +84,29 @@ def test_coordinator(kind: str, shared_cluster: Store, eventually: Wait) -> None
         jobs.wait(shared_cluster, job_id, timeout_s=BOUND_S)
 
 
+def test_a_coordinator_without_a_free_descriptor_goes_on(shared_cluster: Store, eventually: Wait) -> None:
+    job_id = jobs.submit(shared_cluster, train(), nodes=1, elastic="1:4", spares=0)
+    try:
+        eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] > 0, BOUND_S)
+        endpoint = json.loads((shared_cluster.job(job_id).path / "coordinator.json").read_text())
+        pid = endpoint["pid"]
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 3, before[1]))
+        with strangers((endpoint["host"], endpoint["port"]), "leave at once", "control"):
+            step = jobs.job_view(shared_cluster, job_id)["step"]
+            eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] > step + 20, BOUND_S, "training stands")
+            said = jobs.job_view(shared_cluster, job_id)["warnings"]
+            assert any("no file descriptor is left" in str(warning) for warning in said), said
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        jobs.scale(shared_cluster, job_id, 2)
+        eventually(lambda: jobs.job_view(shared_cluster, job_id)["world_size"] == 2, BOUND_S, "nobody gets in")
+        assert json.loads((shared_cluster.job(job_id).path / "coordinator.json").read_text())["pid"] == pid
+        assert not jobs.job_view(shared_cluster, job_id)["incidents"]
+    finally:
+        jobs.stop(shared_cluster, job_id)
+        jobs.wait(shared_cluster, job_id, timeout_s=BOUND_S)
+
+
 # -- between members -----------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ SETTINGS = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
 }
+_MAKING = threading.Lock()  # several transfers make groups at once
 TRANSFER = timedelta(minutes=30)
 ABORT_S = 5.0  # after that only the end of this process releases the device
 
@@ -51,13 +52,14 @@ def nccl(device: torch.device) -> Kind:
 @contextmanager
 def _own_settings() -> Iterator[None]:
     """A process group reads `SETTINGS` when it is made; those of the program's own groups stay."""
-    before = {name: os.environ.get(name) for name in SETTINGS}
-    os.environ.update(SETTINGS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    with _MAKING:
+        before = {name: os.environ.get(name) for name in SETTINGS}
+        os.environ.update(SETTINGS)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def _abort(backend: Any) -> None:

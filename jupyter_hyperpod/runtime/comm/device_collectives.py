@@ -18,6 +18,7 @@ from ...core.units import plural
 from ...policy.batching import Node, root_of
 from .collectives import Links
 from .kinds import Kind, refuse_unequal
+from .meeting_store import gather
 from .mesh import all_gather
 from .process_group import ProcessGroup
 from .reduction import Buffer, FinishedNodes, Layout, as_bytes, flags_of, is_finite, tree_sum, weighed
@@ -26,10 +27,10 @@ from .shared_memory import ALIGN_BYTES, aligned
 SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
 MOST_FAILURES = 3  # of collectives, one after the other, that no loss explains
 CPU_BLOCK_BYTES = 1 << 18  # what is summed, scaled and checked before the next: it stays in the cache of the CPU
-PLACE_OCTETS = 256  # of what members tell each other of their GPUs
-VERIFIED = (
-    "verified with members that share one GPU only, and not for a member that is lost in the middle of an exchange: "
-    "see docs/devices.md, run `jupyter hyperpod validate --devices`, and use checkpoint="
+TESTED = (
+    "NCCL exchanges the gradients. It was tested on one GPU, whose members posed as several hosts; not between GPUs, "
+    "and not with a member that is lost in the middle of an exchange: see docs/devices.md, run `jupyter hyperpod "
+    "validate --devices`, and use checkpoint="
 )
 MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
 
@@ -187,18 +188,15 @@ class DeviceCollectives:
         if not self._kind.place:
             return False
         links = self._links
-        own = f"{self._kind.place} {self._kind.description}".encode()[:PLACE_OCTETS].ljust(PLACE_OCTETS)
-        shown = [
-            bytes(text).decode().rstrip().split(" ", 1)
-            for text in all_gather(links.exchange, links.rank, links.world_size, own)
-        ]
+        own = [self._kind.place, self._kind.description]
+        shown = gather(links.exchange, links.rank, links.world_size, own)
         refuse_unequal(description for _, description in shown)
         ranks: dict[str, list[int]] = {}
         for rank, (place, _) in enumerate(shown):
             ranks.setdefault(place, []).append(rank)
         shared = next((found for found in ranks.values() if len(found) > 1), None)
         if shared is None:
-            self._warn(f"gradients go from GPU to GPU by {self._kind.name}, which was {VERIFIED}")
+            self._warn(TESTED)
             return False
         said = f"ranks {' and '.join(map(str, shared))} share one GPU, and {self._kind.name} takes one per member"
         if links.collectives == self._kind.name:

@@ -104,7 +104,7 @@ class Coordinator:
                 break
             for key, _ in self.selector.select(TICK_S):
                 if key.fileobj is listener:
-                    self._accept(listener)
+                    self._receive_callers(time.monotonic())  # a tick in this round may have let it rest
                 else:
                     self._hear(key.fileobj)
                 self._tick_if_due()  # a round of thousands of members takes longer than a tick
@@ -222,6 +222,8 @@ class Coordinator:
         for problem in self.commands.problems[self._told :]:
             self._told += 1
             self.reporter.write("warning.raised", {"text": f"commands: {problem}"})
+        for channel in self.controller.state.roster.stopped():
+            self._hear(channel)  # it may go on, and nobody has read that yet
         self.controller.tick(now)
         for channel in self.strangers.late(now):
             self._hear(channel)  # it may have proved the secret, and nobody has read that yet

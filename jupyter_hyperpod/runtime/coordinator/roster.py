@@ -132,8 +132,8 @@ class Member:
         """
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
-        if (silent_s > PROBE_S or stopped) and self.channel.arrived:
-            silent_s = stopped = 0.0  # what has arrived is read next
+        if silent_s > PROBE_S and self.channel.arrived:
+            silent_s = 0.0  # what has arrived is read next
         if silent_s > PROBE_S + late_s and self.probe is None:
             self.tell(orders.ProbeHost())
             self.probe = self.channel.position, now
@@ -199,6 +199,10 @@ class Roster:
         spoken_for[:] = [other for other in spoken_for if other is not member]
         if not spoken_for:
             del self._by_channel[member.channel]
+
+    def stopped(self) -> list[Channel]:
+        """The connections of members whose process was stopped when they were last heard."""
+        return [member.channel for member in self.members.values() if member.stopped_since_s is not None]
 
     def holds(self, member: Member) -> bool:
         """Whether this is what is known of the member now."""

@@ -11,6 +11,7 @@ different rows are missed with a chance of about 2**-60. Against an adversary us
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -181,17 +182,18 @@ class DeviceWords(_Words):
             torch._foreach_copy_(self._copies, self._rests)
 
     def _record(self) -> None:
-        stream = torch.cuda.Stream(self._there.device)
+        """Record the kernels. Where that cannot be done, they are launched as before."""
+        current, stream = torch.cuda.current_stream(self._there.device), torch.cuda.Stream(self._there.device)
         graph = torch.cuda.CUDAGraph()
-        stream.wait_stream(torch.cuda.current_stream(self._there.device))
-        with torch.cuda.stream(stream):
+        stream.wait_stream(current)
+        with suppress(RuntimeError), torch.cuda.stream(stream):  # no memory, or another recording is under way
             graph.capture_begin(capture_error_mode="thread_local")  # other threads may work on the device
             try:
                 self._launch()
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream(self._there.device).wait_stream(stream)
-        self._graph = graph
+            self._graph = graph
+        current.wait_stream(stream)
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
