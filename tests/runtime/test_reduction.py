@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
+from jupyter_hyperpod.runtime.comm.handshake import KeyRenewal
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
 from jupyter_hyperpod.runtime.comm.reduction import Buffer, FinishedNodes, Layout, Reduction, token_of
 
@@ -57,19 +58,17 @@ def add(leaf: int, finished: FinishedNodes) -> None:
 def reduce_all(
     count: int, shares: Sequence[Sequence[int]], near: bool, held: Sequence[Sequence[Node]] | None = None
 ) -> list[list[bytes]]:
-    """Run one reduction of real members (threads, socket pairs); returns each one's result as bytes."""
+    """Run one reduction of real members (threads, connections); returns each one's result as bytes."""
     world = len(shares)
     links: list[dict[int, socket.socket]] = [{} for _ in range(world)]
-    for a in range(world):
-        for b in range(a + 1, world):
-            links[a][b], links[b][a] = socket.socketpair(socket.AF_UNIX)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for a in range(world):
+            for b in range(a + 1, world):
+                links[a][b], links[b][a] = socket.create_connection(server.getsockname()), server.accept()[0]
     holdings = holdings_of(held or [()] * world, shares, count)
 
     def member(rank: int) -> list[bytes]:
-        mesh = Mesh.__new__(Mesh)
-        mesh.generation, mesh.rank, mesh.world_size, mesh._links = 1, rank, world, links[rank]
-        for link in links[rank].values():
-            link.setblocking(False)
+        mesh = Mesh(1, rank, links[rank], KeyRenewal(b"", rank, {}))
         finished = FinishedNodes(LAYOUT, count)
         for leaf in [*(leaf for low, high in (held[rank] if held else ()) for leaf in range(low, high)), *shares[rank]]:
             add(leaf, finished)
