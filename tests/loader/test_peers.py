@@ -119,11 +119,10 @@ def test_a_caller_that_does_not_encrypt_where_it_has_to_gets_nothing(
         assert caller.recv(1) == b"\1"
 
 
+@pytest.mark.parametrize("server", ["on"], indirect=True)
 def test_a_proven_caller_that_never_begins_tls_is_hung_up_on(
     server: ChunkServer, eventually: Callable[..., Any]
 ) -> None:
-    if os.environ[ENCRYPT_VARIABLE] == "off":
-        return
     with socket.create_connection(server.address, 10) as caller:
         caller.sendall(hello := ENCRYPTED + bytes(NONCE_BYTES))
         nonce = caller.recv(NONCE_BYTES + 32, socket.MSG_WAITALL)[:NONCE_BYTES]
