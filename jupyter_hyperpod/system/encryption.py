@@ -6,12 +6,15 @@ each other and trust this one alone.
 
 from __future__ import annotations
 
+import errno
+import functools
 import hmac
 import ipaddress
 import os
 import select
 import socket
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from cryptography import x509
@@ -27,6 +30,7 @@ BETWEEN_HOSTS = "between-hosts"
 MODES = (BETWEEN_HOSTS, "on", "off")
 RENEW_BYTES = 64 << 30  # in one direction: RFC 8446 (5.5) allows 2**24.5 records of 16 KB under one key, 390 GB
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hyperpod")])
 _SINCE, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # the job's secret is the limit
 
@@ -53,8 +57,41 @@ def leaves_host(own: str, peer: str) -> bool:
 def encrypted(sock: socket.socket, secret: bytes, transcript: bytes, *, calls: bool) -> ssl.SSLSocket:
     """Put a connected socket, whose descriptor stays the same, under TLS; `do_handshake` is left to the caller.
 
-    The key is bound to `transcript`, so that two connections cannot be spliced. Raises OSError.
+    The key is bound to `transcript`, so that two connections cannot be spliced. Raises TrainingError where this host
+    cannot encrypt, OSError.
     """
+    check_encryption()
+    context = _context(secret, transcript, calls=calls)
+    return context.wrap_socket(sock, server_side=not calls, do_handshake_on_connect=False)
+
+
+@functools.cache
+def check_encryption() -> None:
+    """Encrypt a byte in memory, once in a process: what fails here would fail with every peer, for ever.
+
+    Raises TrainingError where this host cannot encrypt, OSError where it has no descriptor or memory left now.
+    """
+    try:
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secret = os.urandom(32)
+        calls = _context(secret, b"trial", calls=True).wrap_bio(back, there)
+        answers = _context(secret, b"trial", calls=False).wrap_bio(there, back, server_side=True)
+        for end in (calls, answers, calls, answers):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+        calls.write(b"!")
+        answers.read(1)
+    except Exception as error:  # OpenSSL, `cryptography` and the kernel refuse in ways of their own
+        if isinstance(error, OSError) and error.errno in _PASSING and not isinstance(error, ssl.SSLError):
+            raise
+        raise TrainingError(
+            f"{socket.gethostname()} cannot encrypt connections between members ({type(error).__name__}: {error}). "
+            "They need TLS 1.3 and an Ed25519 key in a memory file: FIPS mode or a crypto policy of the system may "
+            f"forbid them. {ENCRYPT_VARIABLE}=off on all nodes leaves what members exchange unencrypted"
+        ) from error
+
+
+def _context(secret: bytes, transcript: bytes, *, calls: bool) -> ssl.SSLContext:
     key = Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, b"tls " + transcript, "sha256"))
     built = x509.CertificateBuilder(_NAME, _NAME, key.public_key(), 1, _SINCE, _UNTIL)
     built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -67,7 +104,7 @@ def encrypted(sock: socket.socket, secret: bytes, transcript: bytes, *, calls: b
     if not calls:
         context.num_tickets = 0
     _load(context, certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return context.wrap_socket(sock, server_side=not calls, do_handshake_on_connect=False)
+    return context
 
 
 def go_on(sock: ssl.SSLSocket) -> int | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hmac
 import os
+import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +31,7 @@ from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.system.encryption import (
     ENCRYPT_VARIABLE,
     MODES,
+    check_encryption,
     encrypted,
     leaves_host,
     must_encrypt,
@@ -219,6 +223,44 @@ def test_a_peer_that_never_answers_tls_is_a_stranger_and_called_again(monkeypatc
                     pass
         assert calls.goes_on
         assert isinstance(calls.end(), GivenUp)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "ssl_conf = ssl\n[ssl]\nsystem_default = policy\n[policy]\nMaxProtocol = TLSv1.2",
+        "alg_section = algorithms\n[algorithms]\ndefault_properties = fips=yes",
+    ],
+    ids=["no TLS 1.3", "FIPS without its module"],
+)
+def test_a_host_that_cannot_encrypt_says_so_and_what_to_set(policy: str, tmp_path: Path) -> None:
+    told = form_under(policy, tmp_path, "on")
+    assert "TrainingError" in told and socket.gethostname() in told and f"{ENCRYPT_VARIABLE}=off" in told, told
+    assert "formed" in form_under(policy, tmp_path, "off")
+
+
+def form_under(policy: str, folder: Path, mode: str) -> str:
+    """What two members say that form under a crypto policy of the system."""
+    (folder / "openssl.cnf").write_text(f"openssl_conf = all\n[all]\n{policy}\n")
+    source = "from tests.runtime.meshes import meshes\nmade = meshes(2)\nprint('formed')"
+    env = os.environ | {"OPENSSL_CONF": str(folder / "openssl.cnf"), ENCRYPT_VARIABLE: mode}
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+    )
+    return done.stdout
+
+
+def test_a_host_that_has_no_descriptor_left_may_encrypt_later() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    check_encryption.cache_clear()
+    with open(os.devnull) as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno(), before[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                check_encryption()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    check_encryption()
 
 
 def test_members_of_another_job_do_not_get_in(eventually: Callable[..., object]) -> None:

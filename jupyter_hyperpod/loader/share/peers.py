@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
+from ...core.errors import TrainingError
 from ...system.encryption import RENEW_BYTES, encrypted, encryption_mode, must_encrypt
 from ..read.http_connection import set_timeout
 
@@ -95,7 +96,10 @@ class ChunkServer:
 
     def _attend(self, caller: socket.socket, descriptor: int) -> None:
         try:
-            with suppress(OSError), open(descriptor, "rb"):
+            with (
+                suppress(OSError, TrainingError),
+                open(descriptor, "rb"),
+            ):  # a member that cannot encrypt says it
                 set_timeout(caller, TIMEOUT_S)
                 proven = prove(caller, self._secret, self._subject, calls=False)
                 if proven and self._welcome(caller):
@@ -152,7 +156,7 @@ class Client:
     """One thread's connection to one server."""
 
     def __init__(self, address: tuple[str, int], secret: bytes, subject: bytes) -> None:
-        """Raises OSError where no peer answers, or the peer does not know the secret."""
+        """Raises OSError where no peer answers or knows the secret, TrainingError where this host cannot encrypt."""
         self._carried = 0  # bytes of chunks
         self._lock = threading.Lock()  # held by a `get`
         self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)

@@ -139,7 +139,7 @@ class StripeServer:
                 mesh = self._entrance.form(self.source.generation, DONOR, addresses, descriptor, check, _try_again)
                 sending.append(threading.Thread(target=self._send, args=(mesh,), daemon=True))
                 sending[-1].start()
-        except (TransferCancelled, OSError, TrainingError):  # a newcomer that does not encrypt is told when it joins
+        except (TransferCancelled, OSError, TrainingError):  # who does not or cannot encrypt is told when it joins
             self._entrance.close()
             self._listener.close()
         for thread in sending:
