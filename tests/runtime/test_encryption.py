@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -156,6 +157,7 @@ class Forming:
     """A member that forms a generation of two, in a thread, until it is told to give up."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], door: MeshListener) -> None:
+        self.warned: list[str] = []
         self._heard, self._tell = socket.socketpair()
         self.raised: list[BaseException] = []
         self._thread = threading.Thread(target=self._form, args=(rank, addresses, door), daemon=True)
@@ -163,7 +165,8 @@ class Forming:
 
     def _form(self, rank: int, addresses: Sequence[Address], door: MeshListener) -> None:
         try:
-            door.form(1, rank, addresses, self._heard.fileno(), self._give_up, nothing).close()
+            control = self._heard.fileno()
+            door.form(1, rank, addresses, control, self._give_up, nothing, self.warned.append).close()
         except BaseException as error:
             self.raised.append(error)
 
@@ -189,11 +192,14 @@ def proof(side: bytes, transcript: bytes) -> bytes:
     return hmac.digest(SECRET, side + transcript, "sha256")
 
 
-def prove_as_caller(sock: socket.socket, magic: bytes) -> None:
-    """Say what rank 0 says before TLS begins."""
+def prove_as_caller(sock: socket.socket, magic: bytes, answered: Callable[[], None] = nothing) -> bytes:
+    """Say what rank 0 says before TLS begins, with a call of ``answered`` before the proof; returns the transcript."""
     sock.sendall(hello := HELLO.pack(magic, 1, 0, bytes(NONCE_BYTES)))
     answer = sock.recv(NONCE_BYTES + MAC_BYTES, socket.MSG_WAITALL)
-    sock.sendall(proof(b"call", hello + answer[:NONCE_BYTES]))
+    transcript = hello + answer[:NONCE_BYTES]
+    answered()
+    sock.sendall(proof(b"call", transcript))
+    return transcript
 
 
 def test_a_caller_that_never_begins_tls_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +221,84 @@ def test_a_peer_that_never_answers_tls_is_a_stranger_and_called_again(monkeypatc
         for _ in range(2):
             mute, _ = server.accept()
             with mute:
-                mute.settimeout(BOUND_S)
-                hello, nonce = mute.recv(HELLO.size, socket.MSG_WAITALL), os.urandom(NONCE_BYTES)
-                mute.sendall(nonce + proof(b"answer", hello + nonce))
-                assert mute.recv(MAC_BYTES, socket.MSG_WAITALL) == proof(b"call", hello + nonce)
+                prove_as_answerer(mute)
                 while mute.recv(1 << 16):  # what TLS begins with, and then the end
                     pass
         assert calls.goes_on
         assert isinstance(calls.end(), GivenUp)
+        assert len(calls.warned) == 1 and "rank 1" in calls.warned[0] and "says nothing" in calls.warned[0]
+
+
+@pytest.mark.parametrize(("said", "after"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1), (b"", 2)])
+def test_a_member_warns_once_where_tls_fails_again_and_again(said: bytes, after: int) -> None:
+    """A connection that ends is no failure the first time: the peer may have been lost."""
+    with doors(1) as (entrances, addresses), socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND_S)
+        calls = Forming(0, [addresses[0], Address(*server.getsockname()[:2])], entrances[0])
+        warned = []
+        for _ in range(4):
+            peer, _ = server.accept()
+            with peer:
+                prove_as_answerer(peer)
+                assert peer.recv(1 << 16), "TLS begins"
+                warned.append(len(calls.warned))
+                peer.sendall(said)
+                peer.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    while peer.recv(1 << 16):
+                        pass
+        assert isinstance(calls.end(), GivenUp)
+    assert warned == [0] * after + [1] * (4 - after)
+    assert "rank 1 has proved" in calls.warned[0] and f"{ENCRYPT_VARIABLE}=off" in calls.warned[0]
+
+
+def prove_as_answerer(sock: socket.socket) -> None:
+    """Say what rank 1 says before TLS begins."""
+    sock.settimeout(BOUND_S)
+    hello, nonce = sock.recv(HELLO.size, socket.MSG_WAITALL), os.urandom(NONCE_BYTES)
+    sock.sendall(nonce + proof(b"answer", hello + nonce))
+    assert sock.recv(MAC_BYTES, socket.MSG_WAITALL) == proof(b"call", hello + nonce)
+
+
+@pytest.mark.parametrize("in_tls", [False, True], ids=["a proof", "a greeting of TLS"])
+def test_a_peer_that_has_spoken_in_time_is_no_stranger_to_a_member_that_is_late(
+    monkeypatch: pytest.MonkeyPatch, in_tls: bool
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    late, begun = threading.Event(), threading.Event()
+    heard, tell = socket.socketpair()
+    encrypt = handshake.Handshake.encrypt
+
+    def noted(one: handshake.Handshake, secret: bytes) -> int | None:
+        wanted = encrypt(one, secret)
+        begun.set()
+        return wanted
+
+    def be_late() -> None:
+        heard.recv(1)
+        late.set()
+        time.sleep(1.2)  # as one that begins TLS with thousands of peers
+
+    def make_late() -> None:
+        tell.send(b"!")
+        assert late.wait(BOUND_S)
+
+    monkeypatch.setattr(handshake.Handshake, "encrypt", noted)
+    with heard, tell, doors(2) as (entrances, addresses), socket.create_connection(addresses[1], BOUND_S) as sock:
+
+        def life(rank: int) -> None:
+            if rank == 1:
+                entrances[1].form(1, 1, addresses, heard.fileno(), be_late, nothing).close()
+                return
+            transcript = prove_as_caller(sock, ENCRYPTED, nothing if in_tls else make_late)
+            if in_tls:
+                assert begun.wait(BOUND_S)
+                make_late()
+            with encrypted(sock, SECRET, transcript, calls=True) as secured:
+                secured.do_handshake()
+                assert secured.recv(1) == b"", "it has formed, and closes"
+
+        together(2, life)
 
 
 @pytest.mark.parametrize(

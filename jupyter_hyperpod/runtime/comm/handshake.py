@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hmac
 import os
+import select
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...system.encryption import RENEW_BYTES, encrypted, must_encrypt
+from ...system.encryption import ENCRYPT_VARIABLE, RENEW_BYTES, encrypted, go_on, must_encrypt
 
 MAGIC, ENCRYPTED = b"HPM1", b"HPM2"  # of a connection that stays bare, and of one that is encrypted after the proofs
 NONCE_BYTES = 16
 MAC_BYTES = 32
 HANDSHAKE_S = 5.0  # a member proves the secret at once
+TLS_FAILS = (
+    "rank {peer} has proved the job's secret, but TLS with it fails: {reason}. It is tried again until it works. Where "
+    "it never does, something between the two hosts changes what they say, or their crypto policies differ; "
+    "{variable}=off on all nodes leaves what members exchange unencrypted"
+)
 HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 
@@ -58,6 +65,26 @@ class Handshake:
         except OSError:
             return False  # it has gone: nothing can be said on this connection
 
+    @property
+    def unread(self) -> bool:
+        """Whether the other side has said, or ended, something of which this side has not taken notice yet."""
+        poller = select.poll()
+        poller.register(self.descriptor, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def encrypt(self, secret: bytes) -> int | None:
+        """Begin the handshake of TLS, or go on with it, when the other side has said something.
+
+        Returns what to poll for, None when both sides have finished. Raises TrainingError where this host cannot
+        encrypt, OSError.
+        """
+        if not self.secured:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # nothing answers the last proof
+            self.sock = self.secured = encrypted(self.sock, secret, self.transcript, calls=self.initiator)
+        wanted = go_on(self.secured)
+        self.since_s = time.monotonic()
+        return wanted
+
     def late(self, now_s: float) -> bool:
         """Whether the other side has taken too long: it is a stranger.
 
@@ -65,6 +92,26 @@ class Handshake:
         """
         owes = not self.initiator or self.secured is not None
         return owes and self.since_s < now_s - HANDSHAKE_S
+
+
+class TlsFailures:
+    """Warns once per peer of one generation, where TLS fails with it although it has proved the secret.
+
+    A connection that ends is no such failure the first time: the peer may have been lost, or be in a later generation.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._ended: set[int] = set()
+        self._told: set[int] = set()
+
+    def note(self, peer: int, reason: OSError) -> None:
+        """TLS has failed with a peer."""
+        ended = isinstance(reason, (ssl.SSLEOFError, ConnectionError))
+        if peer not in self._told and (not ended or peer in self._ended):
+            self._told.add(peer)
+            self._warn(TLS_FAILS.format(peer=peer, reason=reason, variable=ENCRYPT_VARIABLE))
+        self._ended.add(peer)
 
 
 class KeyRenewal:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...core.errors import TrainingError
-from ...system.encryption import ENCRYPT_VARIABLE, encrypted, go_on, must_encrypt
-from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake, KeyRenewal
+from ...system.encryption import ENCRYPT_VARIABLE, go_on, must_encrypt
+from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake, KeyRenewal, TlsFailures
 from .link_queues import NOTHING, mask_of, move, queues, take
 from .link_queues import PeerLost as PeerLost
 from .link_queues import Transfer as Transfer
@@ -162,14 +162,15 @@ class MeshListener:
 
     def form(
         self, generation: int, rank: int, addresses: Sequence[Address], control: int, check: Check,
-        unreachable: Callable[[int], None],
+        unreachable: Callable[[int], None], warn: Callable[[str], None] = lambda text: None,
     ) -> Mesh:  # fmt: skip
         """Connect to every member; the lower rank of a pair calls, the higher answers.
 
         `check` is called when the descriptor `control` is readable and may raise to give up; `unreachable(rank)` is
-        called for a peer that refuses, and the connection is retried.
+        called for a peer that refuses, and the connection is retried; `warn(text)` where TLS fails with a peer.
+        Raises TrainingError where members have to encrypt and this host cannot, or a peer does not.
         """
-        forming = _Forming(self._listener, self._secret, generation, rank, addresses, unreachable)
+        forming = _Forming(self._listener, self._secret, generation, rank, addresses, unreachable, warn)
         callers, self._callers = self._callers, []
         try:
             return forming.run(callers, control, check)
@@ -188,7 +189,7 @@ class _Forming:
 
     def __init__(
         self, listener: socket.socket, secret: bytes, generation: int, rank: int, addresses: Sequence[Address],
-        unreachable: Callable[[int], None],
+        unreachable: Callable[[int], None], warn: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._listener = listener
         self._secret = secret
@@ -196,6 +197,7 @@ class _Forming:
         self._rank = rank
         self._addresses = addresses
         self._unreachable = unreachable
+        self._failures = TlsFailures(warn)
         self._poller = select.poll()
         self._links: dict[int, socket.socket] = {}
         self._transcripts: dict[int, bytes] = {}  # of those that are encrypted
@@ -269,7 +271,12 @@ class _Forming:
             return
         self._next_check_s = now_s + CHECK_S
         for handshake in [g for g in self._handshakes.values() if g.late(now_s)]:
-            self._refuse(handshake)
+            if handshake.unread:  # this side is late, too
+                self._advance(handshake)
+            if self._handshakes.get(handshake.descriptor) is handshake and handshake.late(now_s):
+                if handshake.secured:
+                    self._failures.note(handshake.peer, TimeoutError(f"it says nothing for {HANDSHAKE_S:g} s"))
+                self._refuse(handshake)
 
     def _call(self, peer: int) -> None:
         try:
@@ -296,7 +303,7 @@ class _Forming:
 
     def _advance(self, handshake: Handshake) -> None:
         if handshake.secured:
-            self._secure(handshake, handshake.secured)
+            self._encrypt(handshake)
             return
         try:
             chunk = handshake.sock.recv(handshake.needed - len(handshake.inbox))
@@ -334,6 +341,7 @@ class _Forming:
         else:
             handshake.peer = peer
             handshake.transcript, handshake.inbox = handshake.inbox + handshake.nonce, b""
+            handshake.since_s = time.monotonic()
             self._send(handshake, handshake.nonce + self._mac(b"answer", handshake))
 
     def _connected(self, handshake: Handshake, proven: bool) -> None:
@@ -350,28 +358,17 @@ class _Forming:
             self._add(handshake)
 
     def _encrypt(self, handshake: Handshake) -> None:
-        """Begin the handshake of TLS: each side has proved the secret to the other."""
+        """Begin the handshake of TLS, or go on with it: each side has proved the secret to the other."""
         try:
-            handshake.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # nothing answers the last proof
-            secured = encrypted(handshake.sock, self._secret, handshake.transcript, calls=handshake.initiator)
-        except OSError:
-            self._refuse(handshake)
-        else:
-            handshake.sock = handshake.secured = secured
-            handshake.since_s = time.monotonic()
-            self._secure(handshake, secured)
-
-    def _secure(self, handshake: Handshake, sock: ssl.SSLSocket) -> None:
-        """Go on with the handshake of TLS as far as the socket allows."""
-        try:
-            wanted = go_on(sock)
-        except OSError:
+            wanted = handshake.encrypt(self._secret)
+        except OSError as error:
+            self._failures.note(handshake.peer, error)
             self._refuse(handshake)
             return
         if wanted is None:
             self._add(handshake)
         else:
-            self._poller.modify(sock, wanted)
+            self._poller.modify(handshake.descriptor, wanted)
 
     def _add(self, handshake: Handshake) -> None:
         if handshake.peer in self._links:

@@ -269,7 +269,9 @@ class ElasticGroup(GroupBase):
             self.poll()
         else:  # no poll before: it would drop the address of the store, which may have arrived already
             addresses = self._rendezvous(addresses)
-        self._mesh = self._mesh_listener.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
+        self._mesh = self._mesh_listener.form(
+            self.generation, self.rank, addresses, control, self.poll, self._suspect, self.warn
+        )
         self._find_neighbours()
         self._report(held)
         return self._await(orders.FollowPlan).plan
