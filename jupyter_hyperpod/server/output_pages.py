@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
@@ -16,7 +16,7 @@ from ..core.errors import SpecError
 from ..core.events import Event
 from ..storage.output import output_choice
 from ..storage.output.output_choice import OutputChoice
-from ..storage.output.output_range import Place, last_output, place_of, read_output
+from ..storage.output.output_range import Place, last_pieces, pass_output, place_of
 from ..storage.output.output_reader import is_notice
 from ..storage.store import JobStore, Store
 from .base import ApiHandler
@@ -84,25 +84,43 @@ def _number(name: str, text: str, low: int, high: int) -> int:
 def page(store: Store, job_id: str, query: OutputQuery, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """One page. Raises NotFound and SpecError."""
     job = store.job(job_id)
-    choice, after, until_s = query.choice(job), query.place(), clock() + PAGE_S
+    choice, after = query.choice(job), query.place()
+    if choice.tail is not None:
+        return _last_page(job, choice, choice.tail, clock)
     pieces: list[dict[str, Any]] = []
-    read: Place | None = after
+    read, until_s = after, math.inf
     size, more = 0, False
-    for event in _output(job, choice, after):
-        if choice.tail is None and (len(pieces) >= query.most() or size >= PAGE_BYTES or clock() > until_s):
+    for event, is_chosen in pass_output(job, choice, after):
+        now_s = clock()
+        if len(pieces) >= query.most() or size >= PAGE_BYTES or now_s > until_s:
             more = True
             break
+        until_s = min(until_s, now_s + PAGE_S)  # from the first on: a page gets on, however many files were opened
         read = place_of(event)
-        if (is_notice(event) or choice.takes(event)) and (found := _piece(event, query.text)):
+        if is_chosen and (found := _piece(event, query.text)):
             pieces.append(found)
             size += len(found["text"])
+    return _page(pieces, read, more)
+
+
+def _last_page(job: JobStore, choice: OutputChoice, tail: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """The last pieces, as many as a page holds and as are found in its time."""
+    until_s = clock() + PAGE_S
+    events, complete = last_pieces(job, choice, tail, lambda events: events, lambda: clock() > until_s)
+    pieces: list[dict[str, Any]] = []
+    size = 0
+    for event in reversed(events):
+        if size >= PAGE_BYTES:
+            complete = False
+            break
+        if found := _piece(event, ""):
+            pieces.append(found)
+            size += len(found["text"])
+    return _page(pieces[::-1], place_of(events[-1]) if events else None, not complete)
+
+
+def _page(pieces: list[dict[str, Any]], read: Place | None, more: bool) -> dict[str, Any]:
     return {"pieces": pieces, "after": "" if read is None else f"{read[0]!r} {read[1]} {read[2]}", "more": more}
-
-
-def _output(job: JobStore, choice: OutputChoice, after: Place | None) -> Iterator[Event]:
-    if choice.tail is None:
-        return read_output(job, replace(choice, rank=None), after)  # what is passed over counts, too
-    return last_output(job, choice, lambda events: events)
 
 
 def _piece(event: Event, wanted: str) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -12,8 +14,8 @@ from jupyter_hyperpod.server import output_pages
 from jupyter_hyperpod.server.output_pages import OutputQuery, page
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import output_relay
-from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
+from jupyter_hyperpod.storage.output import output_range, output_relay, step_index
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel, output_directory
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.conftest import Api, MakeJob
 from tests.server.test_api import UNKNOWN, check
@@ -105,3 +107,60 @@ def test_a_page_has_bounds(job: JobStore, store: Store, monkeypatch: pytest.Monk
     assert len(small["pieces"]) == 3 and small["more"]
     with pytest.raises(SpecError):
         page(store, job.id, OutputQuery(after="nan agent-1.a 1"))
+
+
+def ticking(limit: int = 10) -> Callable[[], float]:
+    """A clock by which the time of a page is over after about so many pieces."""
+    ticks = count()
+    return lambda: next(ticks) * output_pages.PAGE_S / limit
+
+
+def test_steps_that_no_index_leads_to_are_looked_for_page_by_page(job: JobStore, store: Store) -> None:
+    """What is read and not chosen counts, too, and the next page goes on behind it."""
+    for index in output_directory(job).glob(f"*{step_index.SUFFIX}"):
+        os.truncate(index, 0)
+    found, after, pages, more = [], "", 0, True
+    while more:
+        got = page(store, job.id, OutputQuery(steps="20:21", after=after), ticking())
+        assert len(got["pieces"]) < 12 and (got["after"] != after or not got["more"])
+        found, after, more, pages = found + got["pieces"], got["after"], got["more"], pages + 1
+    assert [(piece["step"], piece["rank"]) for piece in found] == [(20, 0), (20, 1), (21, 0), (21, 1)]
+    assert pages > 4
+
+
+def test_other_events_take_the_time_of_a_page(make_job: MakeJob, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_range, "SKIPPED", 10)
+    made = make_job()
+    with event_writer(made.events, "agent-node-0") as events:
+        for number in range(1000):
+            events.append("warning.raised", {"text": f"number {number}"})
+        events.append("output.written", {"member": "a", "node": "node-0", "rank": 0, "stream": "stdout", "text": "x\n"})
+    first = page(store, made.id, OutputQuery(), ticking(20))
+    assert first["more"] and first["pieces"] == [] and first["after"]
+    rest = page(store, made.id, OutputQuery(after=first["after"]))
+    assert [piece["text"] for piece in rest["pieces"]] == ["x\n"] and not rest["more"]
+
+
+def test_the_last_pieces_of_a_rank_have_a_time(job: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the time is over, the page has what was found, and says that older output was not read."""
+    monkeypatch.setattr(output_range, "TAIL_BYTES", 2000)
+    read = 0
+
+    def clock() -> float:
+        nonlocal read
+        read += 1
+        return read * output_pages.PAGE_S / 10
+
+    nothing = page(store, job.id, OutputQuery(tail="1", rank="5"), clock)
+    assert nothing == {"pieces": [], "after": "", "more": True} and read < 15
+    assert not page(store, job.id, OutputQuery(tail="1", rank="5"))["more"], "with time everything is read"
+    some = page(store, job.id, OutputQuery(tail="20"), ticking())
+    assert some["more"] and 0 < len(some["pieces"]) < 20 and some["pieces"][-1]["step"] == 30
+
+
+def test_the_last_pieces_have_a_size(job: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = page(store, job.id, OutputQuery(tail="10"))
+    assert len(every["pieces"]) == 10 and not every["more"]
+    monkeypatch.setattr(output_pages, "PAGE_BYTES", 3000)
+    newest = page(store, job.id, OutputQuery(tail="10"))
+    assert newest == {"pieces": every["pieces"][-3:], "after": every["after"], "more": True}

@@ -32,13 +32,17 @@ from .step_index import StepRange, Window, is_indexed, read_spans, windows
 
 Shown = TypeVar("Shown")
 Place = tuple[float, str, int]  # in the output of a job: the time, the writer and the number of a piece
+Passed = tuple[Event, bool]  # what a reader passes, and whether it is chosen
 AGENT = "agent-"
 SLICE_BYTES = 1 << 16
 PROBE_BYTES = 1 << 12
 TAIL_BYTES = 1 << 18  # of each node, the first time that the last lines are looked for
+FIRST_LOOK_BYTES = 1 << 22  # of all nodes together then, though at least `PROBE_BYTES` of each
 HEAD_BYTES = 600  # of a line, in which its time is
+SKIPPED = 1000  # lines that are no output, of which one is passed on: so that a reader gets on, and can stop
 ALWAYS: list[Window] = [(-math.inf, math.inf)]
-_KIND = b'"output.written"'
+OUTPUT = "output.written"
+_KIND = f'"{OUTPUT}"'.encode()
 _TIME = re.compile(rb'\{"v":\d+,"writer":"[^"\\\n]+","seq":\d+,"time_s":(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?),')
 _HEX = len(".12345678")
 
@@ -57,14 +61,13 @@ class OutputSource:
     unlabelled: bool = True
     dropped: int = 0
 
-    def events(self) -> Iterator[Event]:
-        """The output in the windows, with a line where some of it was dropped."""
+    def events(self) -> Iterator[Passed]:
+        """What is in the windows, with a line where some of it was dropped."""
         if self.dropped:
-            yield from self._notice()
+            yield from ((notice, True) for notice in self._notice())
         for since_s, until_s in self.windows:
             for event in _events(self.paths, since_s, until_s):
-                if self._has(event):
-                    yield event
+                yield event, self._has(event)
 
     def _has(self, event: Event) -> bool:
         if self.steps is None:
@@ -73,7 +76,8 @@ class OutputSource:
         return self.unlabelled if session is None or step is None else self.steps.has(session, step)
 
     def _notice(self) -> Iterator[Event]:
-        first = next(_events(self.paths, -math.inf, math.inf), None)
+        everything = _events(self.paths, -math.inf, math.inf)
+        first = next((event for event in everything if event.kind == OUTPUT), None)
         if first is None or not any(since_s < first.time_s for since_s, _ in self.windows):
             return
         kept = StepRange(first.data.get("session", 1), 1, first.data.get("step", 1))
@@ -120,9 +124,14 @@ def read_output(job: JobStore, choice: OutputChoice, after: Place | None = None)
 
     ``after``: only what follows this place. Raises SpecError.
     """
+    return (event for event, chosen in pass_output(job, choice, after) if chosen)
+
+
+def pass_output(job: JobStore, choice: OutputChoice, after: Place | None = None) -> Iterator[Passed]:
+    """As `read_output`, but with what is read and not chosen: whoever counts it can stop at each piece."""
     if after is not None:
         choice = replace(choice, since_s=max(choice.since_s, after[0]))
-    return _merged(sources(job, choice), choice, after)
+    return _passed(sources(job, choice), choice, after)
 
 
 def place_of(event: Event) -> Place:
@@ -130,10 +139,10 @@ def place_of(event: Event) -> Place:
     return event.time_s, event.writer, event.seq
 
 
-def _merged(found: Iterable[OutputSource], choice: OutputChoice, after: Place | None = None) -> Iterator[Event]:
-    for event in heapq.merge(*(source.events() for source in found), key=place_of):
-        if (is_notice(event) or choice.takes(event)) and (after is None or place_of(event) > after):
-            yield event
+def _passed(found: Iterable[OutputSource], choice: OutputChoice, after: Place | None = None) -> Iterator[Passed]:
+    for event, has in heapq.merge(*(source.events() for source in found), key=lambda passed: place_of(passed[0])):
+        if after is None or place_of(event) > after:
+            yield event, is_notice(event) or (has and choice.takes(event))
 
 
 def last_output(
@@ -141,21 +150,55 @@ def last_output(
 ) -> Iterator[Shown]:
     """The last of what ``make`` makes of the chosen output, as many as the choice says; all where it says no number.
 
-    Reads backwards: a little first, and more as long as that is too little. Raises SpecError.
+    Raises SpecError.
+    """
+    if choice.tail is None:
+        yield from make(read_output(job, choice))
+    else:
+        yield from last_pieces(job, choice, choice.tail, make, lambda: False)[0]
+
+
+def last_pieces(
+    job: JobStore,
+    choice: OutputChoice,
+    tail: int,
+    make: Callable[[Iterator[Event]], Iterable[Shown]],
+    is_over: Callable[[], bool],
+) -> tuple[list[Shown], bool]:
+    """The last of what ``make`` makes of the chosen output, and whether there are no more, or as many as ``tail``.
+
+    Reads backwards: a little first, and more as long as that is too little. ``is_over`` is asked at each piece, chosen
+    or not, once that little is read; where it says so, what was found until then is the answer. Raises SpecError.
     """
     there = sources(job, choice)
-    if choice.tail is None:
-        yield from make(_merged(there, choice))
-        return
-    size = TAIL_BYTES
-    while True:
+    size = min(TAIL_BYTES, max(FIRST_LOOK_BYTES // max(1, len(there)), PROBE_BYTES))
+    shown: list[Shown] = []
+    is_first = True
+    while is_first or not is_over():
         since_s = max((source.back(size) for source in there), default=-math.inf)
-        kept: deque[Shown] = deque(maxlen=2 * choice.tail)  # twice: the first lines may lack their beginning
-        kept.extend(make(_merged([_from(source, since_s) for source in there], choice)))
+        passed = _passed([_from(source, since_s) for source in there], choice)
+        kept: deque[Shown] = deque(maxlen=2 * tail)  # twice: the first lines may lack their beginning
+        try:
+            kept.extend(make(_chosen(passed, (lambda: False) if is_first else is_over)))
+        except _Over:
+            break
+        shown = list(kept)[-tail:]
         if len(kept) == kept.maxlen or since_s == -math.inf:
-            yield from list(kept)[-choice.tail :]
-            return
-        size *= 4
+            return shown, True
+        size, is_first = size * 4, False
+    return shown, False
+
+
+class _Over(Exception):
+    """A reader has no more time."""
+
+
+def _chosen(passed: Iterable[Passed], is_over: Callable[[], bool]) -> Iterator[Event]:
+    for event, is_chosen in passed:
+        if is_over():
+            raise _Over
+        if is_chosen:
+            yield event
 
 
 def _from(source: OutputSource, since_s: float) -> OutputSource:
@@ -164,11 +207,12 @@ def _from(source: OutputSource, since_s: float) -> OutputSource:
 
 
 def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[Event]:
-    """The output in files of one node from a time to another."""
+    """The output in files of one node from a time to another, and one of `SKIPPED` other events."""
     seen: tuple[str, int] = ("", 0)
+    skipped = 0
     for path in _from_time(paths, since_s):
         for line in _lines(path, position(path, since_s)):
-            if _KIND not in line:
+            if _KIND not in line and (skipped := skipped + 1) < SKIPPED:
                 continue
             try:
                 event = decode_event(line)
@@ -177,8 +221,8 @@ def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[E
             if event.time_s > until_s:
                 break
             known = event.writer == seen[0] and event.seq <= seen[1]  # a joined segment and its parts are both there
-            if event.kind == "output.written" and event.time_s >= since_s and not known:
-                seen = event.writer, event.seq
+            if (event.kind == OUTPUT or skipped >= SKIPPED) and event.time_s >= since_s and not known:
+                seen, skipped = (event.writer, event.seq), 0
                 yield event
 
 
