@@ -76,7 +76,7 @@ class OutputQuery:
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
-    if not text.isdecimal() or not low <= int(text[:20]) <= high:
+    if not text.isdecimal() or len(text) > 20 or not low <= int(text) <= high:
         raise SpecError(f"{name} is {text[:80]!r}; expected a number from {low} to {high}")
     return int(text)
 

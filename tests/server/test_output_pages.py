@@ -76,6 +76,7 @@ async def test_what_is_asked_for_is_found(job: JobStore, api: Api) -> None:
     ("params", "expected"),
     [
         ({"rank": "-1"}, "rank is '-1'"),
+        ({"limit": f"{7:020}7"}, "limit is '000000000000000000077'; expected a number from 1 to 1000"),
         ({"tail": "100000"}, "tail is '100000'; expected a number from 1 to 1000"),
         ({"tail": "3", "text": "x"}, "cannot be combined"),
         ({"limit": "0"}, "limit is '0'"),
