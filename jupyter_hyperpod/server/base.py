@@ -18,6 +18,7 @@ from .services import SETTINGS, Services
 
 ROOT = "/jupyter_hyperpod/api/v1"
 Result = TypeVar("Result")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _MADE_UP = re.compile(r"[0-9a-f]{32}")  # as `IdentityProvider.generate_anonymous_user` names them
 
 
@@ -34,7 +35,10 @@ class ApiHandler(JsonErrors, APIHandler):
 
     async def prepare(self) -> None:  # type: ignore[override]
         """Refuse unauthenticated requests, and too large bodies before reading them."""
-        limit, length = self.limit_bytes(), int(self.request.headers.get("Content-Length", 0))
+        limit, told = self.limit_bytes(), self.request.headers.get("Content-Length", "0")
+        if not _LENGTH.fullmatch(told):
+            raise RequestRefused(400, f"Content-Length is {told[:80]!r}; expected a number of bytes")
+        length = int(told)
         self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
         try:
             await super().prepare()

@@ -302,6 +302,22 @@ async def test_a_refused_body_is_read(
     assert follow_commands(job.commands).poll() == []
 
 
+@pytest.mark.parametrize("length", ["x", "-1", "1_0", "1, 1", "0x10", "٣", "9" * 5000])
+async def test_a_length_that_is_no_number_is_refused(
+    api: Api, jp_http_port: int, jp_base_url: str, caplog: pytest.LogCaptureFixture, length: str
+) -> None:
+    """Tornado reads this header after the handler has begun, and a stranger sends what he likes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", jp_http_port)
+    try:
+        head = f"POST {jp_base_url}{ROOT.lstrip('/')}/plan HTTP/1.1\r\nHost: 127.0.0.1:{jp_http_port}\r\n"
+        writer.write(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 400")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("extension_config", [{"max_body_bytes": 2000}])
 async def test_a_large_body_is_refused_before_it_is_read(
     api: Api, make_job: MakeJob, http_server_client: Any, jp_http_port: int, jp_auth_header: Any, jp_base_url: str
