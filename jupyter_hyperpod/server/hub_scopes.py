@@ -19,6 +19,8 @@ ALLOWED = {
     OPERATE: {("write", JOBS), ("write", FAULTS)},
 }
 PAGES = ("jupyter_server", "jupyterlab", "jupyterlab_server", "jupyterhub")
+# what JupyterLab's page starts without: the names of the owner's files, and what is installed
+NOT_THE_PAGE = ("jupyterlab_server.workspaces_handler", "jupyterlab.handlers.extension_manager_handler")
 
 
 class HubScopesAuthorizer(Authorizer):
@@ -59,7 +61,8 @@ class HubScopesAuthorizer(Authorizer):
         """Whether the person may use a handler: one that names a resource asks the authorizer itself."""
         if hasattr(handler, "auth_resource"):
             return True
-        page = type(handler).__module__.partition(".")[0] in PAGES
+        module = type(handler).__module__
+        page = module.partition(".")[0] in PAGES and module not in NOT_THE_PAGE
         reads = handler.request.method in ("GET", "HEAD", "OPTIONS") and "Upgrade" not in handler.request.headers
         return self.is_authorized(handler, user, "read" if reads else "write", "api" if page else "unnamed")
 

@@ -38,6 +38,7 @@ ELSEWHERE = [
         ("GET", path)
         for path in ("/files/cell.py", "/nbconvert/html/cell.py", "/lsp/status", "/nbconvert/python/cell.py")
     ),
+    *(("GET", f"/lab/api/{name}") for name in ("workspaces", "workspaces/default", "workspaces/auto-a", "extensions")),
     *(("PUT", path) for path in ("/api/contents/cell.py", "/api/config/notebook", "/lab/api/workspaces/default")),
     *(("DELETE", path) for path in ("/api/contents/cell.py", "/lab/api/workspaces/default", "/lab/api/build")),
     *(("POST", path) for path in ("/lab/api/extensions", "/lab/api/plugins", "/lab/api/build", "/api/contents/a")),
@@ -45,6 +46,8 @@ ELSEWHERE = [
     ("PATCH", "/api/contents/cell.py"),
     ("PATCH", "/api/me"),
 ]
+# without these JupyterLab does not start
+PAGE = ["/lab", "/lab/api/settings", "/lab/api/settings?ids_only=true", "/lab/api/translations/en", "/api/status"]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,8 @@ async def _opens(browser: Browser, origin: str = "") -> bool:
 
 def test_a_guest_gets_nothing_else_of_a_server(people: dict[str, Browser], bob: Browser, carol: Browser) -> None:
     for guest in (bob, carol):
-        assert guest.ask("GET", "/user/ada/api/status").status_code == 200
+        for path in PAGE:
+            assert guest.ask("GET", f"/user/ada{path}").status_code == 200, path
         found = {(method, path): guest.ask(method, f"/user/ada{path}", b"{}").status_code for method, path in ELSEWHERE}
         assert {what: status for what, status in found.items() if status != 403} == {}
     assert people["dan"].open("ada") == 403
