@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,12 +170,14 @@ def test_nobody_is_authorized_where_no_hub_says_who_asks(monkeypatch: pytest.Mon
     assert not any(authorizer.is_authorized(None, User("ada"), *pair) for pair in EVERYTHING)
 
 
+# websockets of Jupyter that need no decorator, and the method in which they ask
+SOCKETS = {"KernelWebsocketHandler": "pre_get", "SubscribeWebsocket": "pre_get", "TermSocket": "get"}
 ALL = dict.fromkeys(("jupyter_hyperpod", "jupyterlab", "jupyter_server_terminals"), True)
 
 
 @pytest.mark.parametrize("server_config", [{"ServerApp": {"jpserver_extensions": ALL}}])
 def test_each_handler_that_names_a_resource_asks_about_it(jp_serverapp: Any) -> None:
-    """`HubScopesAuthorizer.admits` leaves these to the authorizer, Jupyter's own among them."""
+    """`HubScopesAuthorizer.admits` leaves these to the authorizer, Jupyter's own among them, whatever the method."""
     found = {*_handlers(jp_serverapp.web_app.default_router.rules)}
     handlers = {
         handler for handler in found if issubclass(handler, RequestHandler) and hasattr(handler, "auth_resource")
@@ -184,8 +187,10 @@ def test_each_handler_that_names_a_resource_asks_about_it(jp_serverapp: Any) -> 
     careless = {
         f"{verb} of {handler.__module__}.{handler.__name__}"
         for handler in handlers
-        for verb in ("post", "put", "patch", "delete")
-        if getattr(handler, verb) is not getattr(RequestHandler, verb) and not _asks(getattr(handler, verb))
+        for verb in ("get", "head", "post", "put", "patch", "delete")
+        if getattr(handler, verb) is not getattr(RequestHandler, verb)
+        and not _asks(getattr(handler, verb))
+        and not (verb == "get" and _asks_itself(handler))
     }
     assert careless == set()
 
@@ -205,3 +210,8 @@ def _asks(method: Callable[..., Any] | None) -> bool:
             return True
         method = getattr(method, "__wrapped__", None)
     return False
+
+
+def _asks_itself(handler: type) -> bool:
+    method = getattr(handler, SOCKETS.get(handler.__name__, ""), None)
+    return method is not None and "is_authorized" in inspect.unwrap(method).__code__.co_names
