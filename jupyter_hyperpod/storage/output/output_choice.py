@@ -7,8 +7,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,10 +18,12 @@ from ...core.errors import SpecError
 from ...core.events import Event
 from ...core.units import parse_duration, plural
 from ...system.timed_search import search
+from ..journal import files
 from ..journal_search import read_kinds
 from .step_index import StepRange
 
 Shown = TypeVar("Shown")
+Commits = tuple[tuple[int, int, float], ...]  # the session, the step and the time of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +100,37 @@ def step_range(text: str) -> tuple[int, int | None]:
 def chosen_steps(events: Path, first: int, last: int | None) -> StepRange:
     """These steps of a job's newest session. Raises SpecError where they were not computed."""
     commits = _commits(events)
-    newest = max((commit.data.get("session", 1) for commit in commits), default=1)
-    done = max((c.data["step"] for c in commits if c.data.get("session", 1) == newest), default=0)
+    newest = max((session for session, _, _ in commits), default=1)
+    done = max((step for session, step, _ in commits if session == newest), default=0)
     if first > done + 1:  # the next one is under way
         raise SpecError(f"step {first} is not there: the job has computed {plural(done, 'step')}")
     return StepRange(newest, first, last)
 
 
-def times_of_steps(events: Path, steps: StepRange) -> tuple[float, float]:
+def times_of_steps(events: Path, steps: StepRange, before_s: float = math.inf) -> tuple[float, float]:
     """When a job computed these steps, with what was printed between, for output that does not name its step.
 
     From the commit of the step before, to that of the step after; of a long journal, to the nearest one that is kept.
+    Where the session committed nothing before ``before_s``, the end is before the beginning.
     """
-    done = [(c.data["step"], c.time_s) for c in _commits(events) if c.data.get("session", 1) == steps.session]
+    done = [(step, at_s) for session, step, at_s in _commits(events) if session == steps.session]
+    if before_s < math.inf and not any(at_s < before_s for _, at_s in done):
+        return math.inf, -math.inf
     since_s = max((at_s for step, at_s in done if step < steps.first), default=-math.inf)
     until_s = min((at_s for step, at_s in done if steps.last is not None and step > steps.last), default=math.inf)
-    return since_s, until_s
+    return since_s, min(until_s, before_s)
 
 
-def _commits(events: Path) -> list[Event]:
-    return read_kinds(events, ["step.committed"], without=("agent-",))
+def _commits(events: Path) -> Commits:
+    sizes = []
+    for path in files(events):
+        with suppress(OSError):
+            sizes.append((path.name, path.stat().st_size))
+    return _read_commits(events, tuple(sorted(sizes)))
+
+
+@lru_cache(maxsize=1)
+def _read_commits(events: Path, _: tuple[tuple[str, int], ...]) -> Commits:
+    """What was committed; read once for one request, as long as nothing is written."""
+    found = read_kinds(events, ["step.committed"], without=("agent-",))
+    return tuple((event.data.get("session", 1), event.data["step"], event.time_s) for event in found)

@@ -28,7 +28,7 @@ from ..store import JobStore
 from .output_choice import OutputChoice, times_of_steps
 from .output_reader import dropped_before, is_notice
 from .output_relay import output_directory, parts
-from .step_index import StepRange, Window, is_indexed, read_spans, windows
+from .step_index import StepRange, Window, labelled_since_s, read_spans, windows
 
 Shown = TypeVar("Shown")
 Place = tuple[float, str, int]  # in the output of a job: the time, the writer and the number of a piece
@@ -51,14 +51,14 @@ _HEX = len(".12345678")
 class OutputSource:
     """Files of one node that follow each other. ``dropped``: bytes that were before the first, and are gone.
 
-    ``unlabelled``: whether output without a step counts where steps are chosen.
+    ``unlabelled``: when output without a step counts, where steps are chosen.
     """
 
     node: str
     paths: tuple[Path, ...]
     windows: Sequence[Window]
     steps: StepRange | None = None
-    unlabelled: bool = True
+    unlabelled: Window = (-math.inf, math.inf)
     dropped: int = 0
 
     def events(self) -> Iterator[Passed]:
@@ -73,7 +73,9 @@ class OutputSource:
         if self.steps is None:
             return True
         session, step = event.data.get("session"), event.data.get("step")
-        return self.unlabelled if session is None or step is None else self.steps.has(session, step)
+        if session is None or step is None:
+            return self.unlabelled[0] <= event.time_s <= self.unlabelled[1]
+        return self.steps.has(session, step)
 
     def _notice(self) -> Iterator[Event]:
         everything = _events(self.paths, -math.inf, math.inf)
@@ -108,14 +110,14 @@ def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
         of_node.setdefault(writer[len(AGENT) : -_HEX], []).append((paths, 0))
     for node, kept in parts(beside).items():
         of_node.setdefault(node, []).append((tuple(part.path for part in kept), kept[0].before))
-    indexed = is_indexed(beside)
-    by_commits = ALWAYS if indexed or choice.steps is None else [times_of_steps(job.events, choice.steps)]
+    steps, labelled_s = choice.steps, math.inf if choice.steps is None else labelled_since_s(beside)
+    unlabelled = ALWAYS[0] if steps is None else times_of_steps(job.events, steps, labelled_s)
     made = []
     for node in sorted(of_node if choice.node is None else of_node.keys() & {choice.node}):
-        when = windows(read_spans(beside, node), choice.steps) if choice.steps and indexed else by_commits
+        when = windows(read_spans(beside, node), steps) if steps and labelled_s < math.inf else [unlabelled]
         cut = [(max(since_s, choice.since_s), min(until_s, choice.until_s)) for since_s, until_s in when]
         cut = [window for window in cut if window[0] <= window[1]]
-        made += [OutputSource(node, paths, cut, choice.steps, not indexed, gone) for paths, gone in of_node[node]]
+        made += [OutputSource(node, paths, cut, steps, unlabelled, gone) for paths, gone in of_node[node]]
     return made
 
 

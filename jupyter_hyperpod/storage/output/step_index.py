@@ -91,12 +91,27 @@ def read_spans(directory: Path, node: str) -> list[StepSpan]:
         return []
 
 
-def is_indexed(directory: Path) -> bool:
-    """Whether output names its steps: that of a job of an earlier version does not."""
+def labelled_since_s(directory: Path) -> float:
+    """Since when output names its steps, as the indexes of all nodes say: inf where there is none.
+
+    That of a job of an earlier version does not, nor what such a job had printed when this version went on with it.
+    """
+    began_s = [math.inf]
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            if name.endswith(SUFFIX):
+                began_s += [_began_s(directory / name)]
+    return min(began_s)
+
+
+def _began_s(path: Path) -> float:
+    """When an index begins; -inf where nothing can be read of its beginning."""
     try:
-        return any(name.endswith(SUFFIX) for name in os.listdir(directory))
+        with open(path, "rb") as file:
+            spans = decode_spans(file.read(64 * ENTRY_BYTES))
     except OSError:
-        return False
+        return -math.inf
+    return min((span.since_s for span in spans), default=-math.inf)
 
 
 def windows(spans: Sequence[StepSpan], wanted: StepRange) -> list[Window]:
