@@ -94,7 +94,8 @@ class HyperpodExtension(ExtensionApp):
     recent_bytes = Int(
         256 * 1024,
         min=0,
-        help="Bytes of each followed journal's newest events kept in memory; readers further behind read the disk.",
+        help="Bytes of memory for the newest events of each journal that a browser follows; readers further behind "
+        "read the disk.",
     ).tag(config=True)
     max_body_bytes = Int(
         64 * 1024,

@@ -43,6 +43,7 @@ class _Tail:
     polled_s: float = 0.0
     changed_s: float = float("-inf")
     woken_s: float = float("-inf")
+    left_s: float = float("-inf")  # when a watcher left
     owed: bool = False  # watchers have not been woken for the newest events
 
 
@@ -123,7 +124,7 @@ class Tailer:
                 self._jobs_watchers.discard(wake)
             elif tail := self._tails.get(name):
                 tail.watchers.discard(wake)
-                tail.changed_s = time.monotonic()
+                tail.changed_s = tail.left_s = time.monotonic()
 
     def _watched(self, name: str, wake: Wake) -> Topic:
         while True:
@@ -142,7 +143,7 @@ class Tailer:
             if tail := self._tails.get(name):
                 return tail
             tail = _Tail(self._new_topic(name))
-            events = tail.topic.poll()
+            events = tail.topic.poll(keep=False)
             if self._known is not None and name != CLUSTER and name not in self._known:
                 self._known.add(name)
                 self._tell(name, events)
@@ -194,7 +195,8 @@ class Tailer:
 
     def _poll(self, tail: _Tail) -> None:
         problems = tail.topic.problem_count
-        events = tail.topic.poll()
+        keep = bool(tail.watchers) or time.monotonic() - tail.left_s < LINGER_S  # a watcher may come back
+        events = tail.topic.poll(keep)
         tail.polled_s = time.monotonic()
         if events or tail.topic.problem_count != problems:
             tail.changed_s, tail.owed = tail.polled_s, True

@@ -7,10 +7,12 @@ reader loses nothing and takes no memory.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ MESSAGE_EVENTS = 1000
 REPLAYED_EVENTS = 20_000
 PROBLEMS_KEPT = 200
 BATCHES_KEPT = 4
+NAMES_KEPT = 1024  # sets of names that samples share
+ENTRY_BYTES = 144  # of memory that an event takes beside its text, where writers and names are shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class EncodedEvent:
     seq: int
     names: frozenset[str] | None
     text: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return sys.getsizeof(self.text) + ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +56,15 @@ class Batch:
 
 def encode_entry(event: Event) -> EncodedEvent:
     """Encode an event for the wire."""
-    names = frozenset(event.data["values"]) if event.kind in SAMPLE_KINDS else None
+    names = _shared_names(tuple(event.data["values"])) if event.kind in SAMPLE_KINDS else None
     record = to_json(event)
     record["data"].pop("shown", None)  # a browser gets displays from its kernel
-    return EncodedEvent(event.writer, event.seq, names, dumps(record))
+    return EncodedEvent(sys.intern(event.writer), event.seq, names, dumps(record))
+
+
+@lru_cache(NAMES_KEPT)
+def _shared_names(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)
 
 
 def dumps(value: Any) -> str:
@@ -89,15 +103,17 @@ class Topic:
         """The number of lines or events that could not be read (bounded)."""
         return len(self._problems)
 
-    def poll(self) -> list[Event]:
-        """Fold new events of the journal and return them."""
+    def poll(self, keep: bool = True) -> list[Event]:
+        """Fold new events of the journal and return them. ``keep``: have the newest in memory for readers."""
         events = self._follower.poll()
         told, self._follower_problems = self._follower_problems, len(self._follower.problems)
-        if events or told != self._follower_problems:
-            entries = self._encode(events)
+        if events or told != self._follower_problems or (self._recent and not keep):
+            entries = self._encode(events) if keep else []
             with self._lock:
                 self._problems += self._follower.problems[told:]
                 self._fold(events)
+                if len(entries) < len(events) or not keep:
+                    self._begin_recent(entries)
                 self._remember(len(events), entries)
         return events
 
@@ -107,7 +123,7 @@ class Topic:
         room = self._limit_bytes
         for event in reversed(events):
             entry = encode_entry(event)
-            room -= len(entry.text)
+            room -= entry.size
             if room < 0:
                 break
             entries.append(entry)
@@ -122,20 +138,22 @@ class Topic:
                     line = f"{event.kind} number {event.seq} of {event.writer} cannot be shown: {error!r}"
                     self._problems.append(line)
 
+    def _begin_recent(self, entries: list[EncodedEvent]) -> None:
+        """Forget all events in memory: these are the newest."""
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._before_recent = dict(self._view["seen"])
+        for entry in reversed(entries):
+            self._before_recent[entry.writer] = entry.seq - 1
+
     def _remember(self, count: int, entries: list[EncodedEvent]) -> None:
-        if len(entries) < count:
-            self._recent.clear()
-            self._recent_bytes = 0
-            self._before_recent = dict(self._view["seen"])
-            for entry in reversed(entries):
-                self._before_recent[entry.writer] = entry.seq - 1
         self._batches.clear()
         self._recent.extend(entries)
-        self._recent_bytes += sum(len(entry.text) for entry in entries)
+        self._recent_bytes += sum(entry.size for entry in entries)
         self._end += count
         while self._recent_bytes > self._limit_bytes:
             oldest = self._recent.popleft()
-            self._recent_bytes -= len(oldest.text)
+            self._recent_bytes -= oldest.size
             self._before_recent[oldest.writer] = oldest.seq
 
     def get(self, *names: str) -> tuple[Any, ...]:
