@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -324,10 +325,42 @@ def test_strangers_call_all_sockets_in_all_ways() -> None:
     assert Plan.decode(plan.encode().decode()) == plan
 
 
+def test_the_watch_of_the_loop_takes_no_memory_that_grows_and_says_why_a_callback_was_long() -> None:
+    import asyncio
+
+    from benchmarks.control.watched_server import NAMED, Moment, Watch
+
+    loop = asyncio.new_event_loop()
+    handle = loop.call_soon(print)
+    loop.close()
+    watch = Watch()
+
+    def note(count: int) -> None:
+        for number in range(count):
+            took_s = 1e-5 * (1 + number % 1000)
+            after = Moment(took_s, took_s / 2, took_s / 2 + 0.001, 3, 2)
+            watch.note(Moment(0.0, 0.0, 0.0, 1, 2), after, handle)
+
+    note(1000)
+    tracemalloc.start()
+    try:
+        note(20_000)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = watch.report()
+    assert grown < 20_000
+    assert (found["callbacks"], found["longest_s"], len(found["longest"])) == (21_000, 0.01, NAMED)
+    assert 0.0099 < found["p99_s"] <= 0.01
+    longest = found["longest"][0]
+    assert longest["others_s"] == pytest.approx(0.001)
+    assert (longest["took_s"], longest["waits"], longest["preemptions"]) == (0.01, 2, 0)
+
+
 def test_browsers_get_the_news_of_jobs_that_train() -> None:
     from benchmarks.control import browsers
 
-    report = browsers.run(clients=3, jobs=8, training=2, seconds=2.0)
+    report = browsers.run(clients=3, jobs=8, training=2, seconds=2.0, settle=0.5)
     found = {row["metric"]: row["median"] for row in report["rows"]}
     assert 0 < found["sent to all clients"] < found["the same before compression"]
     assert 0 < found["from an event until a client has it, median"] < 30

@@ -32,6 +32,7 @@ from .scale import _cpu_s, _status
 
 OURS = "jupyter_hyperpod"
 CLIENTS, JOBS, TRAINING, SECONDS = 100, 1000, 10, 20.0
+SETTLE_S = 30.0  # in which the bounded lists of losses and newest events fill, which the server keeps per job
 FOLLOWED = 0  # unfinished jobs of its list that a panel follows by their events
 START_S = 120.0
 MOST_BYTES_PER_S, LONGEST_S, MOST_MEMORY, MOST_GROWTH = 1e6, 0.020, 400e6, 5e6
@@ -43,10 +44,12 @@ def run(
     training: int = TRAINING,
     seconds: float = SECONDS,
     followed: int = FOLLOWED,
+    settle: float = SETTLE_S,
 ) -> dict[str, Any]:
     """Have ``clients`` browse a store of so many ``jobs``, of which ``training`` train, and measure for ``seconds``.
 
-    ``followed``: how many unfinished jobs a panel follows by their events beside the one of its card.
+    ``settle``: seconds between the last client's connection and the measurement. ``followed``: how many unfinished jobs
+    a panel follows by their events beside the one of its card.
     """
     raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="hyperpod-browsers-") as folder, ExitStack() as stack:
@@ -60,6 +63,9 @@ def run(
         command = [sys.executable, "-m", "benchmarks.control.panels", url, str(clients), str(followed), *trained]
         browsers = stack.enter_context(_process(command, store, token=token))
         first = _all_connected(browsers, clients)
+        before = _memory(server)
+        time.sleep(settle)  # the growth in this time is told apart
+        first["growth"] = _memory(server) - before
         found = _measured(server, browsers, seconds)
     return _told(found, first, clients, f"{clients} clients, {jobs:,} jobs, {training} train")
 
@@ -69,12 +75,15 @@ def _measured(server: subprocess.Popen[str], browsers: subprocess.Popen[str], se
     _ask(browsers, "reset")
     began_s, cpu_s, memory = time.monotonic(), _cpu_s(server.pid), _memory(server)
     time.sleep(seconds)  # what is measured is this time
+    after, took_s = _memory(server), time.monotonic() - began_s
     got, held = _ask(browsers, "report"), _ask(server, "report")
-    took_s = time.monotonic() - began_s
-    after = _memory(server)
     rates = {"bytes_per_s": got["bytes"] / took_s, "cores": (_cpu_s(server.pid) - cpu_s) / took_s}
-    for took, cpu, name in held["longest"]:
-        progress(f"the loop was held for {1000 * took:.1f} ms ({1000 * cpu:.1f} ms of processor time): {name}")
+    for one in held["longest"]:
+        progress(
+            f"the loop was held for {1000 * one['took_s']:.1f} ms by {one['name']}: it computed for "
+            f"{1000 * one['cpu_s']:.1f} ms, the server's other threads for {1000 * one['others_s']:.1f} ms; it waited "
+            f"{one['waits']} times, and the system took the core away from it {one['preemptions']} times"
+        )
     progress(f"the longest collection of garbage took {1000 * held['longest_collection_s']:.1f} ms of processor time")
     progress(f"bytes by type of message, before compression: {got['by_type']}")
     return got | held | rates | {"took_s": took_s} | {"memory": after, "growth_per_min": (after - memory) * 60 / took_s}
@@ -92,6 +101,7 @@ def _told(found: dict[str, Any], first: dict[str, Any], clients: int, case: str)
         ("cores of the server", "cores", found["cores"]),
         ("memory of the server", "bytes", found["memory"]),
         ("growth of that memory per minute", "bytes", found["growth_per_min"]),
+        ("growth of that memory before, while lists fill", "bytes", first["growth"]),
         ("sent to a client that connects", "bytes", first["bytes"] / clients),
     ]
     bars = [
