@@ -180,6 +180,7 @@ class Store:
         self.cluster = self.root / "cluster"
         self.cluster_events = self.cluster / "events"
         self.shared = self.root / "shared"
+        self._submitted: dict[str, int] = {}  # the jobs of the last list, and when each was submitted
 
     def prepare(self) -> Store:
         """Create the directories. Raises StoreError where that is impossible, and where others may change the store."""
@@ -298,7 +299,7 @@ class Store:
         return JobStore(path)
 
     def job_ids(self) -> list[str]:
-        """All job ids, newest first."""
+        """All job ids, newest first. Who asks this object again and again reads the time of new jobs only."""
         self.refuse_private()
         try:
             names = os.listdir(self.jobs)
@@ -306,7 +307,11 @@ class Store:
             return []
         except OSError as error:
             raise StoreError(f"cannot read {self.jobs}: {error.strerror}") from error
-        return sorted(filter(is_job_id, names), key=self._submitted_ns, reverse=True)
+        known = self._submitted
+        jobs = [name for name in names if name in known or is_job_id(name)]
+        submitted = {name: known.get(name) or self._submitted_ns(name) for name in jobs}
+        self._submitted = submitted  # another thread may have set it meanwhile, to the same times
+        return sorted(jobs, key=submitted.__getitem__, reverse=True)
 
     def _submitted_ns(self, job_id: str) -> int:
         try:

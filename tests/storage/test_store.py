@@ -183,6 +183,26 @@ def test_jobs_are_listed_newest_first_whatever_happens_in_them(store: Store) -> 
     assert sorted(store.job_ids()) == sorted(job.id for job in jobs)
 
 
+def test_a_job_is_looked_at_once_however_often_jobs_are_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look may be a question to a server of files; a Jupyter server lists jobs three times a second."""
+    looked: list[str] = []
+    stat_of = Path.stat
+
+    def counted(path: Path, **named: bool) -> os.stat_result:
+        looked.append(path.parent.name if path.name == "spec.json" else "")
+        return stat_of(path, **named)
+
+    first, second = store.create_job(make_spec(store)), store.create_job(make_spec(store))
+    assert set(store.job_ids()) == {first.id, second.id}
+    monkeypatch.setattr(Path, "stat", counted)
+    third = store.create_job(make_spec(store))
+    os.utime(third.path / "spec.json", (2e9, 2e9))
+    store.remove_job(first.id)
+    for _ in range(3):
+        assert store.job_ids() == [third.id, second.id]
+    assert list(filter(None, looked)) == [third.id]
+
+
 def test_half_made_jobs_and_stray_files_are_not_jobs(store: Store) -> None:
     (store.jobs / ".new-abcdefgh").mkdir()
     (store.jobs / "notes.txt").write_text("mine")
