@@ -23,11 +23,11 @@ MOVING = frozenset({"step", "loss", "step_time_s", "samples", "redone", "metrics
 
 def listed_fields(topic: Topic, before: View | None, now_s: float) -> View:
     """A job's entry in the list; its ``trend``, some losses of its history, is as new as `TREND_S`."""
-    fields = topic.copy_fields((*LISTED, "history"))
-    trend = trend_of(fields.pop("history"))
+    fields = topic.copy_fields(LISTED)
     if before is not None and now_s - before["trend"]["drawn_s"] < TREND_S and fields["ended_s"] is None:
         return fields | {"trend": before["trend"]}
-    return fields | {"trend": {"drawn_s": now_s, "points": trend}}
+    history = topic.copy_fields(("history",))["history"]
+    return fields | {"trend": {"drawn_s": now_s, "points": trend_of(history)}}
 
 
 def trend_of(history: list[Any]) -> list[list[Any]]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.core.views import new_job_view
+from jupyter_hyperpod.core.views import View, new_job_view
 from jupyter_hyperpod.server.extension import HyperpodExtension
+from jupyter_hyperpod.server.listing import TREND_S, listed_fields
 from jupyter_hyperpod.server.topic import Topic
 from jupyter_hyperpod.storage.journal import event_writer
 from tests.server.client import Client
 from tests.server.conftest import MakeJob
+from tests.server.test_stream import step
 
 RECENT_BYTES = 1 << 20
 
@@ -66,3 +68,34 @@ async def test_the_events_of_a_job_are_in_memory_only_while_somebody_follows_it(
                 break
             await asyncio.sleep(0.01)
         assert topic.after(topic.end - 1) is None
+
+
+class CopiedTopic(Topic):
+    """Counts how often its history is copied, most of what a view holds."""
+
+    copied = 0
+
+    def copy_fields(self, names: Iterable[str]) -> View:
+        chosen = list(names)
+        self.copied += "history" in chosen
+        return super().copy_fields(chosen)
+
+
+def test_a_history_is_copied_for_the_list_only_where_its_line_is_drawn_anew(tmp_path: Path) -> None:
+    topic = CopiedTopic("j", tmp_path, new_job_view("j"), RECENT_BYTES)
+    with event_writer(tmp_path, "worker-node-0.a") as journal:
+        step(journal, 1)
+        topic.poll()
+        entry = listed_fields(topic, None, 100.0)
+        for number, now_s in ((2, 100.3), (3, 102.0), (4, 104.9)):
+            step(journal, number)
+            topic.poll()
+            entry = listed_fields(topic, entry, now_s)
+        assert (topic.copied, entry["step"], len(entry["trend"]["points"])) == (1, 4, 1)
+        entry = listed_fields(topic, entry, 100.0 + TREND_S)
+        assert (topic.copied, len(entry["trend"]["points"])) == (2, 4)
+        step(journal, 5)
+        journal.append("job.state", {"state": "succeeded", "reason": ""})
+        topic.poll()
+        entry = listed_fields(topic, entry, 100.1 + TREND_S)
+        assert (topic.copied, len(entry["trend"]["points"])) == (3, 5)
