@@ -188,3 +188,23 @@ def test_generations_of_many_nodes_name_a_bounded_number_of_them() -> None:
     formed |= {"generation": 6, "members": members * 3}
     views.apply(view, Event("coordinator", 6, 6.0, "generation.formed", formed))
     assert [generation["generation"] for generation in view["generations"]] == [6], "the newest is kept whole"
+
+
+def test_long_pieces_of_output_are_few_and_short_ones_many() -> None:
+    view = views.new_job_view("loud-abcdefgh")
+
+    def write(text: str) -> list[int]:
+        number = view["seen"].get("agent", 0) + 1
+        said = {"member": "node-0.a", "node": "node-0", "rank": 0, "stream": "stdout", "text": text}
+        views.apply(view, Event("agent", number, float(number), "output.written", said))
+        return [len(piece["text"]) for piece in view["output"]]
+
+    for _ in range(9):
+        found = write("\N{SNOWMAN}" * 65_536)
+    assert found == [65_536] * 4
+    assert write("\N{GRINNING FACE}" * 655) == [65_536] * 4 + [655]
+    assert write("\N{GRINNING FACE}" * 656) == [65_536] * 3 + [655, 656]
+    assert write("a" * 300_000) == [300_000], "the newest is kept whole"
+    for _ in range(500):
+        found = write("a" * 600)
+    assert found == [600] * 400

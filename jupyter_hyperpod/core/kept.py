@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+OUTPUT_LINES = 400
+OUTPUT_CHARACTERS = 1 << 18  # Unicode characters that long pieces of output take together; the newest is kept whole
 GENERATION_NODES_KEPT = 4096  # names in all generations together; the newest generation is kept whole
 
 
@@ -31,3 +33,21 @@ def bound_names(generations: list[dict[str, Any]]) -> None:
         if kept and names > GENERATION_NODES_KEPT:
             del generations[:-kept]
             return
+
+
+def append_output(records: list[dict[str, Any]], record: dict[str, Any]) -> None:
+    """Append a piece of output, and keep only the newest: `OUTPUT_LINES` of them, and of long ones fewer."""
+    append(records, record, OUTPUT_LINES)
+    if _characters(record) * OUTPUT_LINES <= OUTPUT_CHARACTERS:
+        return  # pieces as short as this one cannot be too long together
+    size = 0
+    for kept, older in enumerate(reversed(records)):
+        size += _characters(older)
+        if kept and size > OUTPUT_CHARACTERS:
+            del records[:-kept]
+            return
+
+
+def _characters(record: dict[str, Any]) -> int:
+    text = record["text"]
+    return len(text) if isinstance(text, str) else 0

@@ -14,11 +14,10 @@ from typing import Any
 
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
-from .kept import append, bound_names, put
+from .kept import append, append_output, bound_names, put
 
-FOLD = 3  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 4  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
-OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
 WARNINGS_KEPT = 20
@@ -283,7 +282,7 @@ def _decision_made(view: View, event: Event) -> None:
 def _output_written(view: View, event: Event) -> None:
     data = event.data
     written = {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
-    append(view["output"], written, OUTPUT_LINES)
+    append_output(view["output"], written)
 
 
 def _user_error(view: View, event: Event) -> None:

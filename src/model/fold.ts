@@ -13,11 +13,14 @@ import type {
   IHealth,
   IJobView,
   INodeView,
+  IOutput,
   IRule
 } from './views';
 
 export const HISTORY_POINTS = 512;
 export const OUTPUT_LINES = 400;
+/** Unicode characters that long pieces of output take together; the newest is kept whole. */
+export const OUTPUT_CHARACTERS = 1 << 18;
 export const DECISIONS_KEPT = 50;
 export const GENERATIONS_KEPT = 200;
 /** Names in all generations together; the newest generation is kept whole. */
@@ -94,6 +97,32 @@ function boundNames(generations: IJobView['generations']): void {
       return;
     }
   }
+}
+
+/** Append a piece of output, and keep only the newest: `OUTPUT_LINES` of them, and of long ones fewer. */
+function appendOutput(list: IOutput[], record: IOutput): void {
+  list.push(record);
+  keepLast(list, OUTPUT_LINES);
+  if (characters(record) * OUTPUT_LINES <= OUTPUT_CHARACTERS) {
+    return; // pieces as short as this one cannot be too long together
+  }
+  let size = 0;
+  for (let kept = 0; kept < list.length; kept++) {
+    size += characters(list[list.length - 1 - kept]);
+    if (kept > 0 && size > OUTPUT_CHARACTERS) {
+      keepLast(list, kept);
+      return;
+    }
+  }
+}
+
+/** As Python counts them: a pair of surrogates is one. */
+function characters({ text }: IOutput): number {
+  if (typeof text !== 'string') {
+    return 0;
+  }
+  const pairs = text.match(/[\uD800-\uDBFF][\uDC00-\uDFFF]/g);
+  return text.length - (pairs?.length ?? 0);
 }
 
 /** Begin to show a session of the cell: its steps and losses; of an earlier one its end is kept. */
@@ -323,7 +352,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
 
   'output.written': (view, event) => {
     const { member, node, rank, stream, text } = event.data;
-    view.output.push({
+    appendOutput(view.output, {
       member,
       node,
       rank,
@@ -331,7 +360,6 @@ const JOB_HANDLERS: Handlers<IJobView> = {
       text,
       time_s: event.time_s
     });
-    keepLast(view.output, OUTPUT_LINES);
   },
 
   'rule.state': (view, event) => {

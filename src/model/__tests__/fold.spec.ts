@@ -83,4 +83,39 @@ describe('fold', () => {
     expect(form(5, 1500)).toEqual([4, 5]);
     expect(form(6, 4500)).toEqual([6]);
   });
+
+  it('keeps few long pieces of output and many short ones', () => {
+    const view = newJobView('loud-abcdefgh');
+    const write = (text: string) => {
+      const number = (view.seen['agent'] ?? 0) + 1;
+      foldJob(view, {
+        writer: 'agent',
+        seq: number,
+        time_s: number,
+        kind: 'output.written',
+        data: {
+          member: 'node-0.a',
+          node: 'node-0',
+          rank: 0,
+          stream: 'stdout',
+          text
+        }
+      });
+    };
+    const lengths = () => view.output.map(piece => [...piece.text].length);
+    const four = Array(4).fill(65536);
+    for (let number = 0; number < 9; number++) {
+      write('\u2603'.repeat(65536));
+    }
+    write('\u{1F600}'.repeat(655));
+    expect(lengths()).toEqual([...four, 655]);
+    write('\u{1F600}'.repeat(656));
+    expect(lengths()).toEqual([...four.slice(1), 655, 656]);
+    write('a'.repeat(300000));
+    expect(lengths()).toEqual([300000]);
+    for (let number = 0; number < 500; number++) {
+      write('a'.repeat(600));
+    }
+    expect(view.output.length).toBe(400);
+  });
 });
