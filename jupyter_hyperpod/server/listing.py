@@ -73,8 +73,9 @@ class JobsList:
             return False
         message: dict[str, Any] = {"type": "jobs.changed", "jobs": [_shown(fields) for fields in changed]}
         message |= {"order": order[0]} if order else {}
+        text = dumps(message | others)
         with self._lock:
-            self._changes.append(dumps(message | others))
+            self._changes.append(text)
             self._jobs, self._others, self._told_s = after, others, now_s
             self.version += 1
         return True
@@ -82,13 +83,27 @@ class JobsList:
     def after(self, version: int) -> tuple[int, list[str]]:
         """The messages for a reader that has a ``version``, and the version that it has then."""
         with self._lock:
-            behind = self.version - version
-            if version and behind <= len(self._changes):
-                return self.version, list(self._changes)[len(self._changes) - behind :]
+            if self._has_changes_after(version):
+                return self._changes_after(version)
             if self.version and self._whole[0] != self.version:
                 jobs = [_shown(job) for job in self._jobs.values()]
                 self._whole = self.version, dumps({"type": JOBS, "jobs": jobs} | self._others)
             return self.version, [self._whole[1]] if self.version else []
+
+    def ready(self, version: int) -> tuple[int, list[str]] | None:
+        """The same where it is in memory, encoded; None where it takes waiting or the whole list."""
+        if not self._lock.acquire(blocking=False):  # a thread may encode the whole list just now
+            return None
+        try:
+            return self._changes_after(version) if self._has_changes_after(version) else None
+        finally:
+            self._lock.release()
+
+    def _has_changes_after(self, version: int) -> bool:
+        return version > 0 and self.version - version <= len(self._changes)
+
+    def _changes_after(self, version: int) -> tuple[int, list[str]]:
+        return self.version, list(self._changes)[len(self._changes) - (self.version - version) :]
 
 
 def _changed(before: View | None, after: View) -> View:
@@ -119,7 +134,11 @@ class JobsReader:
 
     def take_ready(self) -> list[str] | None:
         """The next messages where they are in memory, encoded; None where `take` has to make them."""
-        return self.take() if self._version else None
+        ready = self._jobs.ready(self._version)
+        if ready is None:
+            return None
+        self._version, messages = ready
+        return messages
 
     def take(self) -> list[str]:
         """The next messages for the socket."""

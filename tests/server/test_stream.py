@@ -295,6 +295,7 @@ def test_a_reader_of_the_list_gets_what_changed_and_the_whole_where_it_is_far_be
         assert told.tell([entry(f"c-{number}"), entry("b", step=2)], 7, "a", now_s), "who comes is told soon"
     assert json.loads(first.take()[-1])["order"] == [f"c-{CHANGES_KEPT - 1}", "b"]
     assert not first.pending and behind.pending
+    assert behind.take_ready() is None, "the whole list is made away from the loop"
     (message,) = map(json.loads, behind.take())
     assert message["type"] == "jobs" and [job["id"] for job in message["jobs"]] == [f"c-{CHANGES_KEPT - 1}", "b"]
 
