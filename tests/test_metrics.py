@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 
 from jupyter_hyperpod.control import jobs, metrics
 from jupyter_hyperpod.core.events import EVENT_FIELDS
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 
@@ -115,6 +117,21 @@ def test_health_incidents_and_rules_are_told(store: Store) -> None:
         "hyperpod_cluster_up 0.0",
     ):
         assert line in text, text
+
+
+def test_what_was_read_of_a_deleted_job_is_forgotten(store: Store) -> None:
+    made = [store.create_job(JobSpec("metered", store.put_cell("train()"))) for _ in range(4)]
+    for number, job in enumerate(made):
+        at_s = 1e9 if number < 2 else time.time()
+        with event_writer(job.events, "coordinator", clock=iter([at_s]).__next__) as said:
+            said.append("job.state", {"state": "succeeded", "reason": ""})
+    found = metrics.Metrics(store)
+    found.render()
+    assert (found._over, set(found._jobs)) == ({made[0].id, made[1].id}, {made[2].id, made[3].id})
+    for job in (made[0], made[2]):
+        store.remove_job(job.id)
+    found.render()
+    assert (found._over, set(found._jobs)) == ({made[1].id}, {made[3].id})
 
 
 def test_the_command_prints_and_serves(store: Store) -> None:

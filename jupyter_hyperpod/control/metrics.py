@@ -64,7 +64,10 @@ class Metrics:
         yield from _jobs(list(self._views()))
 
     def _views(self) -> Iterator[View]:
-        newest = sorted((i for i in self._store.job_ids() if i not in self._over), key=self._began_s)[-JOBS_LISTED:]
+        ids = self._store.job_ids()
+        self._over.intersection_update(ids)
+        newest = sorted((i for i in ids if i not in self._over), key=self._began_s)[-JOBS_LISTED:]
+        self._jobs = {job_id: self._jobs[job_id] for job_id in newest if job_id in self._jobs}
         for job_id in newest:
             if job_id not in self._jobs:
                 self._jobs[job_id] = FoldedJournal(JobStore(self._store.jobs / job_id))

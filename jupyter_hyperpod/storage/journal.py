@@ -189,6 +189,7 @@ class JournalFollower(Generic[Record]):
             source = self._sources.setdefault(name, _Source(self.directory / name))
             found.extend(self._read(source))
         self._due = [name for name in self._due if name not in self._complete]
+        self._forget_complete()
         found.extend(self.also())
         found.sort(key=lambda record: record.time_s)
         return found
@@ -203,7 +204,7 @@ class JournalFollower(Generic[Record]):
         return found
 
     def read_so_far(self) -> dict[str, int]:
-        """File -> how many bytes of it were read."""
+        """File -> how many bytes of it were read, of all files that may grow."""
         return {name: source.offset for name, source in self._sources.items()}
 
     def forget(self, there: Collection[str]) -> None:
@@ -220,6 +221,11 @@ class JournalFollower(Generic[Record]):
         there = segments.in_order(listed)
         self._due = [segment.name for segment in segments.unread(there, self.cursor)]
         self._complete = frozenset(segments.last_records(there))
+        self._forget_complete()
+
+    def _forget_complete(self) -> None:
+        for name in self._complete.difference(self._due).intersection(self._sources):
+            del self._sources[name]
 
     def _read(self, source: _Source) -> Iterator[Record]:
         try:

@@ -278,6 +278,17 @@ def test_commands_and_events_do_not_pass_for_each_other(tmp_path: Path) -> None:
     assert "unknown kind 'stop'" in follower.problems[0]
 
 
+def test_a_follower_forgets_files_that_are_read_and_complete(tmp_path: Path) -> None:
+    follower, found = follow_events(tmp_path), []
+    with event_writer(tmp_path, "w", segment_bytes=300) as writer:
+        for number in range(60):
+            writer.append("warning.raised", {"text": f"warning {number}"})
+            found += follower.poll()
+    assert [event.seq for event in found] == list(range(1, 61)) and not follower.problems
+    *_, newest, _first = sorted(path.name for path in tmp_path.iterdir())
+    assert "+0000000000" in newest and list(follower.read_so_far()) == [newest]
+
+
 def test_a_journal_that_does_not_exist_yet_is_empty(tmp_path: Path) -> None:
     follower = follow_events(tmp_path / "later")
     assert follower.poll() == []
