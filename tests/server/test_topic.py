@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from jupyter_hyperpod.core.views import View, new_job_view
 from jupyter_hyperpod.server.extension import HyperpodExtension
-from jupyter_hyperpod.server.listing import TREND_S, listed_fields
+from jupyter_hyperpod.server.listing import LISTED, TREND_S, listed_fields
 from jupyter_hyperpod.server.topic import Topic
 from jupyter_hyperpod.storage.journal import event_writer
 from tests.server.client import Client
@@ -99,3 +100,24 @@ def test_a_history_is_copied_for_the_list_only_where_its_line_is_drawn_anew(tmp_
         topic.poll()
         entry = listed_fields(topic, entry, 100.1 + TREND_S)
         assert (topic.copied, len(entry["trend"]["points"])) == (3, 5)
+
+
+def test_an_entry_of_the_list_does_not_copy_members_and_stays_as_it_was(tmp_path: Path) -> None:
+    topic = Topic("j", tmp_path, new_job_view("j"), RECENT_BYTES)
+    with event_writer(tmp_path, "coordinator") as journal:
+
+        def form(number: int) -> View:
+            members = [{"member": f"node-{rank}.a", "node": f"node-{rank}", "rank": rank} for rank in range(number)]
+            formed = {"generation": number, "members": members, "spares": [], "target": 2, "reason": "a loss"}
+            journal.append("generation.formed", formed)
+            topic.poll()
+            return listed_fields(topic, None, 0.0)
+
+        first = form(1)
+        before = json.dumps(first)
+        again = listed_fields(topic, None, 0.0)
+        assert again == first and again["members"][0] is first["members"][0]
+        later = form(2)
+    assert json.dumps(first) == before and set(first) == {*LISTED, "trend"}
+    assert [len(entry["members"]) for entry in (first, later)] == [1, 2]
+    assert [len(entry["generations"]) for entry in (first, later)] == [1, 2]
