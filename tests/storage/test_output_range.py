@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +193,15 @@ def test_a_place_in_a_file_is_found_among_damaged_and_long_lines(tmp_path: Path)
     assert position(path, -math.inf) == 0 and position(tmp_path / "missing", 1.0) == 0
 
 
+def print_steps(node: Node, clock: Clock, texts: Iterable[str]) -> None:
+    """Each text is printed in a step of its own, one per second."""
+    for step, text in enumerate(texts, 1):
+        clock.now_s += 1.0
+        node.label.step = step
+        node.print(text)
+    node.end()
+
+
 def test_what_was_dropped_is_said_where_it_was_asked_for(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,11 +209,7 @@ def test_what_was_dropped_is_said_where_it_was_asked_for(
     monkeypatch.setenv(output_relay.KEPT_VARIABLE, "1")
     job = job_in(tmp_path)
     node = Node(job, "node-1")
-    for step in range(1, 301):
-        clock.now_s += 1.0
-        node.label.step = step
-        node.print(f"{step:04} {'x' * 10_000}\n")
-    node.end()
+    print_steps(node, clock, (f"{step:04} {'x' * 10_000}\n" for step in range(1, 301)))
     every = list(read_output(job, OutputChoice()))
     assert [event.data["step"] for event in every][:1] == [1], "the journal has the first"
     (notice,) = [event for event in every if is_notice(event)]
@@ -319,11 +324,7 @@ def test_little_is_read(tmp_path: Path, clock: Clock, monkeypatch: pytest.Monkey
     monkeypatch.setenv(output_relay.SHARE_VARIABLE, "4")
     job = job_in(tmp_path)
     node = Node(job, "node-1")
-    for step in range(1, 20_001):
-        clock.now_s += 1.0
-        node.label.step = step
-        node.print(f"{step:06} {'x' * 500}\n")
-    node.end()
+    print_steps(node, clock, (f"{step:06} {'x' * 500}\n" for step in range(1, 20_001)))
     read = [0]
     decode = journal.decode_event
 

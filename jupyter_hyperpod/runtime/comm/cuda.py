@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
+from ...system.variables import replaced
 from .kinds import Kind
 
 # of torch's own threads, which end a process some time after a collective has failed: here its members regroup
@@ -37,7 +36,7 @@ def nccl(device: torch.device) -> Kind:
         torch.cuda.set_device(device)  # of this thread
         options = distributed.ProcessGroupNCCL.Options()
         options._timeout = TRANSFER
-        with _own_settings():
+        with _MAKING, replaced(SETTINGS):  # it reads them when it is made; those of the program's own groups stay
             return distributed.ProcessGroupNCCL(store, rank, world_size, options)
 
     def finish() -> None:
@@ -47,19 +46,6 @@ def nccl(device: torch.device) -> Kind:
     place = f"{os.environ.get('NCCL_HOSTID', '')}/{properties.uuid}"  # NCCL takes other ids for other hosts
     description = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
     return Kind("nccl", device, make, finish, _abort, joined=True, description=description, place=place)
-
-
-@contextmanager
-def _own_settings() -> Iterator[None]:
-    """A process group reads `SETTINGS` when it is made; those of the program's own groups stay."""
-    with _MAKING:
-        before = {name: os.environ.get(name) for name in SETTINGS}
-        os.environ.update(SETTINGS)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def _abort(backend: Any) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from torch.utils import data as torch_data
 
 from ...core.errors import SpecError, TrainingError
+from ...system.variables import replaced
 from ..program.copies import SKIPPED, Copier
 from ..program.value_kinds import Unfit
 from ..session.optimizer_state import has_state
@@ -241,16 +241,6 @@ def _copied(source: Any) -> Any:
         return None
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> AbstractContextManager[None]:
     """Libraries that would take every n-th sample for each of n processes see one process: all members read all."""
-    before = {name: os.environ.get(name) for name in ALONE}
-    os.environ.update(ALONE)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return replaced(ALONE)
