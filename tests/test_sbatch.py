@@ -16,9 +16,10 @@ from jupyter_hyperpod.backends.slurm import script as sbatch
 from jupyter_hyperpod.backends.slurm.runner import SlurmRunner
 from jupyter_hyperpod.backends.types import BASE, ELASTIC, LaunchRequest
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.backend_options import SLURM, STARTUP_DEADLINE
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
-from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, JobSpec, LaunchPlan
+from jupyter_hyperpod.core.spec import JobSpec, LaunchPlan
 from jupyter_hyperpod.policy.allocation import avoidable
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.allocation import wanted
@@ -103,7 +104,7 @@ def test_nothing_chosen_by_a_user_is_read_by_a_shell(shell: Path, value: str, py
     assert words[-4:] == [python, "-m", PLAN.module, argument]
 
 
-@given(options=st.dictionaries(st.sampled_from(SLURM_OPTIONS), text.filter(bool)))
+@given(options=st.dictionaries(st.sampled_from(sorted(SLURM.checks)), text.filter(bool)))
 def test_options_stay_what_they_are(options: dict[str, str]) -> None:
     try:
         JobSpec("job", "0" * 64, backend="slurm", slurm=options)
@@ -124,7 +125,7 @@ echo 7
 
 
 @settings(max_examples=25)
-@given(options=st.dictionaries(st.sampled_from(SLURM_OPTIONS), text.filter(bool)), directory=text)
+@given(options=st.dictionaries(st.sampled_from(sorted(SLURM.checks)), text.filter(bool)), directory=text)
 def test_no_shell_stands_between_us_and_sbatch(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, str], directory: str
 ) -> None:
@@ -146,6 +147,8 @@ def test_no_shell_stands_between_us_and_sbatch(
 def test_options_are_refused_where_they_mean_nothing() -> None:
     with pytest.raises(SpecError, match="unknown; expected one of account"):
         JobSpec("job", "0" * 64, backend="slurm", slurm={"wrap": "rm -rf /"})
+    with pytest.raises(SpecError, match="did you mean partition"):
+        JobSpec("job", "0" * 64, backend="slurm", slurm={"partitoin": "train"})
     with pytest.raises(SpecError, match="belong to --backend slurm"):
         JobSpec("job", "0" * 64, slurm={"partition": "train"})
     for wrong in ("soon", "0s"):

@@ -68,7 +68,7 @@ def test_what_cannot_be_validated_is_refused(store: Store, tmp_path: Path, monke
     with pytest.raises(SpecError, match="expected a whole number from 1"):
         validate.Validation(store, nodes=0)
     with pytest.raises(SpecError, match="is unknown; expected one of account"):
-        validate.Validation(store, backend="slurm", slurm={"wrap": "rm -rf /"})
+        validate.Validation(store, backend="slurm", options={"slurm": {"wrap": "rm -rf /"}})
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="not found in PATH"):
         next(validate.Validation(store, backend="slurm", say=lambda _: None).rows())

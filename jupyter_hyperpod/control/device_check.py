@@ -17,6 +17,7 @@ from ..policy import preflight
 from ..policy.preflight import Row
 from ..storage.store import Store
 from . import jobs
+from .option_parser import chosen_backend_options
 from .validate import FAULT_AT, JOB_S, Say, Validation, result_of, why
 
 STEPS, PAUSE_S = 24, 0.01
@@ -204,7 +205,7 @@ def run(options: argparse.Namespace, store: Store, say: Say, tell: Callable[[Row
     """Validate by the options; ``say`` gets the present activity, ``tell`` each row. Cleans up after Ctrl-C."""
     found = []
     kind = DeviceValidation if options.devices else Validation
-    with kind(store, options.backend, options.nodes, dict(options.slurm), say) as validation:
+    with kind(store, options.backend, options.nodes, chosen_backend_options(options), say) as validation:
         if isinstance(validation, DeviceValidation):
             validation.collectives = options.collectives
         for row in validation.rows():

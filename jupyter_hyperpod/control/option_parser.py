@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..core import backend_options
 from ..core.env_references import EnvReference
 from ..core.errors import SpecError
 from ..core.names import is_env_name
@@ -125,3 +126,22 @@ def explained(message: str, options: Sequence[str]) -> str:
     if choice := _INVALID_CHOICE.search(message):
         return message + near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
     return message
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each backend that has options of its own: --slurm KEY=VALUE."""
+    for backend, table in backend_options.TABLES.items():
+        text = f"with --backend {backend}: {table.examples}; may be repeated"
+        parser.add_argument(f"--{backend}", action="append", type=_pair, metavar="OPTION=VALUE", help=text)
+
+
+def chosen_backend_options(options: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """What was given of them: backend -> its options, as the fields of a specification."""
+    return {name: dict(given) for name in backend_options.TABLES if (given := getattr(options, name))}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form OPTION=VALUE")
+    return name, value

@@ -19,7 +19,7 @@ from ..core.options import argument
 from ..core.rules import LogRule
 from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, JobSpec
 from ..storage.included import survey
-from .option_parser import add_env_option, duration
+from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration
 
 # the fields of JobSpec that have an option, in the order of a dry run
 _CHOSEN = (
@@ -31,7 +31,6 @@ _CHOSEN = (
         "env",
         "include",
         "backend",
-        "slurm",
         "priority",
         "queue",
         "spares",
@@ -44,13 +43,6 @@ _WAITS = (
     f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g}); the first micro-batch of "
     "a process, which may compile, may take 20 times that"
 )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    return name, value
 
 
 def _log_rules(path: str) -> tuple[LogRule, ...]:
@@ -114,13 +106,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help="name of the job (default: that of the notebook or file)")
     _add_brought(parser)
     add("--backend", choices=tuple(BACKENDS), help="where it runs (default: local)")
-    add(
-        "--slurm",
-        action="append",
-        type=_pair,
-        metavar="OPTION=VALUE",
-        help="with --backend slurm: partition, elastic-partition, account, qos, time, gres, …; may be repeated",
-    )
+    add_backend_options(parser)
     add(
         "--priority",
         type=int,
@@ -187,9 +173,10 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     if options.env is not None:
         chosen["env"], references = env_references.split(options.env)
         chosen |= {"env_from": references} if references else {}
-    for field, collected in (("slurm", dict), ("log_rules", tuple), ("include", tuple)):
+    chosen |= chosen_backend_options(options)
+    for field in ("log_rules", "include"):
         if field in chosen:
-            chosen[field] = collected(chosen[field])
+            chosen[field] = tuple(chosen[field])
     for folder in chosen.get("include", ()):
         survey(folder)
     if options.elastic is not None and options.nodes is None:

@@ -29,6 +29,7 @@ from ..policy import preflight
 from ..policy.preflight import Row, verdict
 from ..storage.store import Store
 from . import cluster, jobs
+from .option_parser import add_backend_options
 from .text_tables import Cell, Table
 
 JOB_S = 300.0
@@ -48,17 +49,18 @@ class Validation:
         store: Store,
         backend: str = DEFAULT_BACKEND,
         nodes: int = 2,
-        slurm: Mapping[str, str] | None = None,
+        options: Mapping[str, Mapping[str, str]] | None = None,
         say: Say = print,
     ) -> None:
-        """``say`` gets the present activity. Raises SpecError for what cannot be validated."""
+        """``options``: backend -> its options. ``say`` gets the present activity. Raises SpecError for what cannot be
+        validated."""
         if backend not in BACKENDS:
             raise SpecError(f"backend {backend!r} cannot be validated; expected one of {', '.join(BACKENDS)}")
         self._store = store
         self._say = say
         self._nodes = nodes
-        self._backend, self._options = load(backend), dict(slurm or {})
-        self._fields = {"backend": backend, "slurm": self._options, "spares": 0, "working_directory": "/"}
+        self._backend, self._options = load(backend), (options or {}).get(backend, {})
+        self._fields = {"backend": backend, **(options or {}), "spares": 0, "working_directory": "/"}
         jobs.make_spec({"name": "validate", "nodes": nodes, **self._fields}, "0" * 64)
         self._jobs: list[str] = []
         self._directories: dict[str, Path] = {}
@@ -204,14 +206,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     told = "what to validate (default: local)"
     parser.add_argument("--backend", choices=BACKENDS, default=DEFAULT_BACKEND, help=told)
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to take part (default: 2)")
-    parser.add_argument(
-        "--slurm",
-        action="append",
-        type=_pair,
-        default=[],
-        metavar="OPTION=VALUE",
-        help="with --backend slurm: partition, account, gres, …, as for submit; may be repeated",
-    )
+    add_backend_options(parser)
     parser.add_argument(
         "--devices",
         action="store_true",
@@ -225,13 +220,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --devices: nccl, or gloo to check the same path on the CPU (default: nccl)",
     )
     parser.add_argument("--strict", action="store_true", help="a check that had to be skipped counts as a failure")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form OPTION=VALUE")
-    return name, value
 
 
 def fit(rows: Sequence[Row], strict: bool) -> bool:

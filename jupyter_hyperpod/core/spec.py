@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from . import env_references
+from . import backend_options, env_references
 from .backends import BACKENDS, DEFAULT_BACKEND
 from .elastic import MAX_NODES, ElasticRange
 from .errors import SpecError
 from .mount_spec import MountSpec
 from .names import is_env_name, validate_name
 from .rules import LogRule
-from .units import parse_duration
 
 MAX_REPLICA = 64
 HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
@@ -24,13 +23,6 @@ COMPONENTS = ("init", "data", "inprocess", "peers")
 COLLECTIVES = ("auto", "host", "gloo", "nccl")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
-STARTUP_DEADLINE = "startup-deadline"
-# first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator
-# listens, how long a started node may take to join
-SLURM_OPTIONS = (
-    "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "partition", "qos",
-    "reservation", "time", "elastic-partition", "bind", STARTUP_DEADLINE,
-)  # fmt: skip
 # replaces the value of an environment variable wherever a specification is written or shown
 TURN_VARIABLE = "HYPERPOD_TURN"  # in the environment of a job's head
 HIDDEN = "***"
@@ -90,9 +82,10 @@ class JobSpec:
     deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
     ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``include``: folders whose sources are copied into
     the job, and can be imported.
-    ``pull``: names of the cell whose values the notebook gets. ``slurm``: some of `SLURM_OPTIONS`. Values in
-    ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them, everywhere else they are
-    `HIDDEN`. ``env_from``: variables whose values each node fetches itself, with references (`EnvReference`).
+    ``pull``: names of the cell whose values the notebook gets. ``slurm``: options of that backend, by the table in
+    `backend_options`. Values in ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them,
+    everywhere else they are `HIDDEN`. ``env_from``: variables whose values each node fetches itself, with references
+    (`EnvReference`).
     """
 
     name: str
@@ -130,15 +123,8 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
-        for option, value in self.slurm.items():
-            if option not in SLURM_OPTIONS:
-                raise SpecError(f"SLURM option {option!r} is unknown; expected one of {', '.join(SLURM_OPTIONS)}")
-            if not value or set("\0\n") & set(value):
-                raise SpecError(f"SLURM option {option} is {value[:80]!r}; expected a value on one line")
-        if STARTUP_DEADLINE in self.slurm and not parse_duration(self.slurm[STARTUP_DEADLINE]) > 0:
-            raise SpecError(f"SLURM option {STARTUP_DEADLINE} is 0; expected a time such as 5min")
-        if self.slurm and self.backend != "slurm":
-            raise SpecError(f"SLURM options belong to --backend slurm; the backend is {self.backend}")
+        for backend in backend_options.TABLES:
+            backend_options.check(backend, self.backend, getattr(self, backend))
         if not 1 <= self.nodes <= MAX_NODES:
             raise SpecError(f"nodes is {self.nodes}; expected a whole number from 1 to {MAX_NODES}")
         if self.elastic and not self.elastic.allows(self.nodes):
@@ -180,7 +166,7 @@ class JobSpec:
     @property
     def backend_options(self) -> Mapping[str, str]:
         """The job's options for its backend."""
-        return self.slurm
+        return getattr(self, self.backend) if self.backend in backend_options.TABLES else {}
 
     @property
     def range(self) -> ElasticRange:

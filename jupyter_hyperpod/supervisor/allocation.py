@@ -12,8 +12,9 @@ from typing import cast
 
 from ..backends.base import Scheduler
 from ..backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest, Surroundings
+from ..core.backend_options import STARTUP_DEADLINE
 from ..core.events import Command
-from ..core.spec import STARTUP_DEADLINE, JobSpec, LaunchPlan
+from ..core.spec import JobSpec, LaunchPlan
 from ..core.units import parse_duration, plural
 from ..policy.allocation import DEADLINE_S, AllocationStep, RequestedNode, avoidable, decide
 from .entry import JobEntry

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
+from ...core.backend_options import BIND
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
 from ..futures import settled
@@ -116,11 +117,11 @@ class SlurmRunner:
         return self._scancel(f"--signal={signal.Signals(number).name.removeprefix('SIG')}", target)
 
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
-        address = options.get(script.BIND) or socket.gethostbyname(socket.gethostname())
+        address = options.get(BIND) or socket.gethostbyname(socket.gethostname())
         if address.startswith("127."):
             raise ClusterError(
                 f"{socket.gethostname()} means {address} here, which compute nodes cannot reach; "
-                f"say where they can: --slurm {script.BIND}=ADDRESS"
+                f"say where they can: --slurm {BIND}=ADDRESS"
             )
         return replace(plan, env={**plan.env, "HYPERPOD_BIND": address})
 

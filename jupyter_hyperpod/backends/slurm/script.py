@@ -11,11 +11,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ...core.backend_options import BIND, STARTUP_DEADLINE
 from ...core.errors import ClusterError
-from ...core.spec import STARTUP_DEADLINE, LaunchPlan
+from ...core.spec import LaunchPlan
 from ..types import ELASTIC, Element, ElementPhase
 
-ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
+ELASTIC_PARTITION = "elastic-partition"
 OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
 STEP = 0  # the script's own srun
 WARNING_S = 60  # how long before the end of its time an element is told
