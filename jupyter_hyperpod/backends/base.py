@@ -72,8 +72,11 @@ class Backend(Protocol):
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""
 
-    def open(self, surroundings: Surroundings) -> Runner:
-        """Begin to work for a supervisor."""
+    def place(self, options: Mapping[str, str]) -> str:
+        """Where a job with these options runs: jobs of one place share a runner. "" where there is only one."""
+
+    def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> Runner:
+        """Begin to work for a supervisor, at the place of jobs with these options."""
 
 
 class Runner(Protocol):

@@ -255,17 +255,18 @@ class Allocations:
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
-        self._schedulers: dict[str, tuple[str, Scheduler]] = {}  # by backend, with its title
+        self._schedulers: dict[tuple[str, str], tuple[str, Scheduler]] = {}  # by backend and place, with its title
         self._jobs: dict[str, Allocation] = {}
         self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
 
     def of(self, entry: JobEntry) -> Allocation:
         if entry.job.id not in self._jobs:
-            name = entry.spec.backend
-            if name not in self._schedulers:
-                scheduler = cast("Scheduler", entry.backend.open(self._surroundings))
-                self._schedulers[name] = entry.backend.title, scheduler
-            self._jobs[entry.job.id] = Allocation(entry, self._schedulers[name][1])
+            options = entry.spec.backend_options
+            where = entry.spec.backend, entry.backend.place(options)
+            if where not in self._schedulers:
+                scheduler = cast("Scheduler", entry.backend.open(self._surroundings, options))
+                self._schedulers[where] = entry.backend.title, scheduler
+            self._jobs[entry.job.id] = Allocation(entry, self._schedulers[where][1])
         return self._jobs[entry.job.id]
 
     def release(self, entry: JobEntry) -> bool:

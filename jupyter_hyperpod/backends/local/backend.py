@@ -33,7 +33,10 @@ class LocalBackend:
         """Nothing: the supervisor restarts its own nodes."""
         return None
 
-    def open(self, surroundings: Surroundings) -> LocalHost:
+    def place(self, options: Mapping[str, str]) -> str:
+        return ""
+
+    def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> LocalHost:
         """A host, whose nodes begin with its own `open`."""
         return LocalHost(surroundings)
 

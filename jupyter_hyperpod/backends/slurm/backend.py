@@ -28,7 +28,10 @@ class SlurmBackend:
     def remedies(self) -> Remedies | None:
         return remedies.SlurmRemedies()
 
-    def open(self, surroundings: Surroundings) -> SlurmRunner:
+    def place(self, options: Mapping[str, str]) -> str:
+        return ""
+
+    def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> SlurmRunner:
         """A runner, whose thread begins with its first query."""
         return SlurmRunner()
 
