@@ -58,6 +58,7 @@ THIRD_PARTY = {
     "mounts": {"fsspec"},
     "storage": {"numpy", "torch", "pandas"},  # values that are pushed and pulled, imported on use
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash", "huggingface_hub"},
+    "backends": {"yaml"},  # kubeconfigs
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
     "integrations": {"torch", "transformers", "lightning", "accelerate"},

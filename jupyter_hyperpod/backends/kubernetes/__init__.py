@@ -1,0 +1,1 @@
+"""Kubernetes: the client of its API, on the standard library."""
