@@ -47,6 +47,8 @@ def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal:
     elif not options.follow:
         terminal.line(job_id)
         terminal.note(f"follow it with: jupyter hyperpod logs {job_id} --follow")
+    for text in jobs.submission_warnings(store, job_id):
+        terminal.note(f"warning: {text}")
     return _follow_to_end(store, job_id, options, terminal) if options.follow else 0
 
 

@@ -26,13 +26,15 @@ from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import View, new_job_view
 from ..mounts import table
-from ..storage import included, packages
+from ..storage import included
+from ..storage.fingerprint import record
 from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.sharing import place_of_commands
 from ..storage.store import JobStore, Store
 from ..system.users import own_name
 from . import cluster
+from .parity import before_launch
 from .source import check_source
 
 DEFAULT_NAME = "job"
@@ -67,7 +69,7 @@ def submit(
     else:
         fill = partial(included.copy_again, earlier.path)
     store.prepare()
-    job = _create(store, make_spec(fields, store.put_cell(source)), fill)
+    job = _create(store, make_spec(fields, store.put_cell(source)), fill, earlier)
     _wake(store, job)
     return job.id
 
@@ -114,18 +116,30 @@ def _here() -> str:
         return os.path.expanduser("~")
 
 
-def _create(store: Store, spec: JobSpec, fill: Callable[[Path], None] | None = None) -> JobStore:
+def _create(
+    store: Store, spec: JobSpec, fill: Callable[[Path], None] | None = None, earlier: JobStore | None = None
+) -> JobStore:
+    found, warnings = before_launch.fingerprint_of(store, spec)
+    warnings += before_launch.since(earlier, found) if earlier else []
     job = store.create_job(spec, fill)
-    if spec.python == sys.executable:
-        with suppress(OSError):  # a note that the job does not need
-            packages.leave(job.path)
+    with suppress(OSError):  # a note that the job does not need
+        record.leave(job.path, found)
     try:
         with event_writer(job.events, "control") as journal:
             journal.append("job.submitted", {"id": job.id, "spec": spec.to_json()}, durable=True)
+            for text in warnings:
+                journal.append("warning.raised", {"text": text})
     except StoreError:
         store.remove_job(job.id)
         raise
     return job
+
+
+def submission_warnings(store: Store, job_id: str) -> list[str]:
+    """What was found before the job started, as sentences: where members have another environment."""
+    writer = "control"
+    found = follow(store, job_id).poll()
+    return [event.data["text"] for event in found if event.kind == "warning.raised" and event.writer.startswith(writer)]
 
 
 def _wake(store: Store, job: JobStore) -> None:

@@ -30,6 +30,7 @@ _CHOSEN = (
         "name",
         "env",
         "include",
+        "python",
         "backend",
         "priority",
         "queue",
@@ -64,7 +65,7 @@ def _components(text: str) -> tuple[str, ...]:
 
 
 def _add_brought(parser: argparse.ArgumentParser) -> None:
-    """What a job brings along: variables and folders."""
+    """What a job brings along: variables, folders and its Python."""
     add_env_option(
         parser,
         "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; with "
@@ -76,6 +77,11 @@ def _add_brought(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with your own modules and packages, copied into the job: its members import them as they are now; "
         "may be repeated",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="Python of every rank, such as that of an environment from `env replay` (default: this one)",
     )
 
 

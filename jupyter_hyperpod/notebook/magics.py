@@ -74,6 +74,7 @@ class HyperpodMagics(Notebook):
             return
         store = self.open_store()
         self.last_job = jobs.submit(store, push.with_values(source, values, store), fields)
+        self.show_warnings(store, self.last_job)
         if options.detach:
             self.show_once(store, self.last_job)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +62,11 @@ class Notebook(Magics):
         if display is not None:
             display.show(jobs.job_view(store, job_id))
         print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
+
+    def show_warnings(self, store: Store, job_id: str) -> None:
+        """Print where the members of a new job will have another environment than this notebook."""
+        for text in jobs.submission_warnings(store, job_id):
+            print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def _pull(self, job: JobStore) -> None:
         """Define the values that the job's specification asks for. Raises SpecError for those that did not come."""

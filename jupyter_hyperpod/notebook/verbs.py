@@ -132,6 +132,7 @@ def _attach(options: argparse.Namespace, notebook: Notebook) -> None:
 def _rerun(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
     notebook.last_job = lookup.submit_again(store, job_id, options.name, options.env)
+    notebook.show_warnings(store, notebook.last_job)
     if options.detach:
         notebook.show_once(store, notebook.last_job)
     else:

@@ -7,6 +7,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/spec.json the user's request
 <store>/jobs/<id>/secret         key of the job's control connections
 <store>/jobs/<id>/environment    values of the job's environment variables; removed when it has ended
+<store>/jobs/<id>/fingerprint.json  Python, packages, project and devices of its submission; no values of variables
 <store>/jobs/<id>/include/       sources that the job brought along
 <store>/jobs/<id>/events/        facts, files of each writer
 <store>/jobs/<id>/view.json      the view at some event; readers begin there
@@ -15,6 +16,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
 <store>/sharing.json             the groups with which the store is shared
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
+<store>/distributions.json       digests of installed packages, and environments/ holds those that were built from locks
 <store>/shared/                  the default `shared://` mount
 """
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from jupyter_hyperpod.storage import packages
+from jupyter_hyperpod.runtime.worker import main as worker
+from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.source_record import SourceRecord
 from tests.runtime.conftest import TRAIN, Submit
 
@@ -69,11 +70,12 @@ def test_odd_names_of_files(tmp_path: Path, name: str) -> None:
 def test_a_member_with_other_packages_says_so(job: Submit) -> None:
     run = job(TRAIN, nodes=2, env={"PAUSE_S": "0.02"})
     run.until_step(4)
-    left = run.store.job(run.job_id).path / packages.FILE
+    left = run.store.job(run.job_id).path / record.FILE
     there = json.loads(left.read_text())
-    assert there["numpy"] == numpy.__version__
+    assert there["packages"]["numpy"][0] == numpy.__version__
     assert not run.view["warnings"]
-    left.write_text(json.dumps(there | {"numpy": "1.0"}))
+    there["packages"]["numpy"][0] = "1.0"
+    left.write_text(json.dumps(there))
     run.kill(1)
     run.finish()
     (warning,) = run.view["warnings"]
@@ -84,12 +86,15 @@ def test_packages_that_came_and_went(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "first-1.0.dist-info").mkdir()
     (tmp_path / "gone-2.0.dist-info").mkdir()
-    job = tmp_path / "job"
-    job.mkdir()
-    packages.leave(job)
-    assert packages.differences(job) == ""
+    job = tmp_path / "store" / "jobs" / "job"
+    job.mkdir(parents=True)
+    assert worker._other_environment(job) == ""
+    record.leave(job, record.take(str(tmp_path)))
+    assert worker._other_environment(job) == ""
     (tmp_path / "gone-2.0.dist-info").rmdir()
     (tmp_path / "first-1.0.dist-info").rename(tmp_path / "first-1.1.dist-info")
-    assert "first 1.0 there, 1.1 here; gone 2.0 there, not installed here. Results" in packages.differences(job)
-    (job / packages.FILE).write_text("{")
-    assert packages.differences(job) == ""
+    assert "first 1.0 there, 1.1 here; gone 2.0 there, not installed here. Results" in worker._other_environment(job)
+    (job / record.FILE).write_text("{")
+    assert worker._other_environment(job) == ""
+    (job / record.OLD_FILE).write_text(json.dumps({"first": "1.0"}))
+    assert "first 1.0 there, 1.1 here" in worker._other_environment(job)

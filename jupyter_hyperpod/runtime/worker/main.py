@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import Fenced
-from ...storage import packages, values
+from ...core.errors import Fenced, NotFound
+from ...policy import parity
+from ...storage import values
+from ...storage.fingerprint import record as fingerprint
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
 from ..comm.mesh import listen
@@ -26,6 +28,11 @@ from ..protocol.codec import Message, decode, encode
 from . import adapters, cell, displays, pictures, spawned
 from .own_modules import record_own_modules
 from .replica import ReplicaRank
+
+OTHERS = (
+    "the packages here are not those with which the job was submitted: {changes}. Results may differ from those of "
+    "other members; install the same versions, or submit again"
+)
 
 
 @dataclass
@@ -138,7 +145,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
     adapters.begin()
     record_own_modules(context.job.path)
-    if difference := packages.differences(context.job.path):
+    if difference := _other_environment(context.job.path):
         me.journal("warning.raised", {"text": f"{context.node}: {difference}"})
     cell_source = Path(context.cell).read_text()
     if not context.spec.script:
@@ -156,6 +163,17 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         me.send(facts.CellDone(progress.detected))
     place.send(replica.RankEnded())
     return 0
+
+
+def _other_environment(job: Path) -> str:
+    """A sentence about Python and packages that are not those with which the job was submitted; "" where none is."""
+    try:
+        there = fingerprint.of_job(job)
+    except NotFound:
+        return ""
+    here = fingerprint.of_member(job.parents[1] / fingerprint.CACHE)
+    changed = parity.of_members(there, here)
+    return OTHERS.format(changes=parity.sentence(changed)) if changed else ""
 
 
 def _launched(context: Context, run: orders.RunCell, environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Environments of jobs: compared before they start, locked, and built again."""
