@@ -173,7 +173,7 @@ test-kubernetes: kubernetes  ## tests against a real Kubernetes of two nodes on 
 test-newest:  ## fast Python tests on the newest Python and the newest release of every dependency; says what broke
 	@newest=$$(.ci/python newest) || newest=$$(.ci/python oldest); directory=$$(mktemp -d -t hyperpod-newest.XXXXXX); \
 	trap 'rm -rf "$$directory"' EXIT; status=0; \
-	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" CONSTRAINTS= PYTEST="--junit-xml $$directory/tests.xml $(PYTEST)" test-fast || status=$$?; \
+	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" CONSTRAINTS= FAST_LANES= PYTEST="--junit-xml $$directory/tests.xml $(PYTEST)" test-fast || status=$$?; \
 	.ci/newest "$$directory/venv" "$$directory/tests.xml" || status=1; exit $$status
 
 .PHONY: soak
@@ -186,25 +186,22 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,mypy,mypy)
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
+# Tests run in lanes beside each other, because they often wait: for members, servers and schedulers. The last lane of
+# each kind takes what no other one names.
+FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes"
+SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
+others = "$(addprefix --ignore=,$(subst ",,$(1)))"
+
 # A fast test is given up after a minute, so that none of them becomes slow unnoticed.
 .PHONY: test-fast
 test-fast: install
-	$(call step,fast Python tests,python -m pytest -m "not slow" --timeout 60 --durations 15 $(PYTEST))
+	$(call step,fast Python tests,.ci/beside -m "not slow" --timeout 60 --durations 15 $(PYTEST) \
+		-- $(FAST_LANES) $(call others,$(FAST_LANES)))
 
 .PHONY: test-slow
 test-slow: install system
-	$(call step,slow Python tests,$(MAKE) slow-python)
-
-# Two at a time, because they often wait: for members, servers and schedulers. What those `BESIDE` said comes after the
-# others. Exit status 5: there is no test of your choice.
-SLOW := python -m pytest -m "slow and not wheel and not kubernetes"
-BESIDE := tests/adoption tests/loader tests/serving tests/slurm
-.PHONY: slow-python
-slow-python:
-	@said=$$(mktemp -t hyperpod-slow.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
-	{ $(SLOW) --durations 10 $(BESIDE) $(PYTEST) || [ $$? = 5 ]; } >"$$said" 2>&1 & cases=$$!; \
-	$(SLOW) --durations 40 $(BESIDE:%=--ignore %) $(PYTEST) || [ $$? = 5 ] || status=1; wait $$cases || status=1; \
-	cat "$$said"; exit $$status
+	$(call step,slow Python tests,.ci/beside -m "slow and not wheel and not kubernetes" --durations 30 $(PYTEST) \
+		-- $(SLOW_LANES) $(call others,$(SLOW_LANES)))
 
 .PHONY: test-python
 test-python: install  ## Python tests of your choice: PYTEST="-k name -x"
