@@ -306,6 +306,18 @@ def test_completion_of_jobs_and_nodes(live: InteractiveShell) -> None:
     assert "node-4" in complete(live, "%hyperpod fault kill --node node-")
 
 
+def test_the_cap_of_the_output_has_a_default(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    def shown_cap(options: str) -> str | None:
+        run(shell, f"%%hyperpod --dry-run {options}\nprint(1)")
+        return dict(line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()[1:]).get("output_cap")
+
+    shell = make_shell(output_cap="2GB")
+    assert shown_cap("") == "2000000000" and shown_cap("--output-cap 5MB") == "5000000"
+    assert "1 MB or more" in str(refused(shell, "%%hyperpod --output-cap 10kB\nprint(1)"))
+    found = str(refused(make_shell(output_cap="much"), "%%hyperpod --dry-run\nprint(1)"))
+    assert found.startswith("HyperpodMagics.output_cap: size 'much' is not a number of bytes")
+
+
 def test_defaults_come_from_configuration(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
     shell = make_shell(nodes=3, spares=0, priority=7, threads=2)
     run(shell, "%%hyperpod --dry-run\nprint(1)")

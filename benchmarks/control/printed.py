@@ -5,7 +5,6 @@ The output is written by the product's agent-side writer, in two parts: the jour
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.journal_keeper import keep
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import output_relay
 from jupyter_hyperpod.storage.output.output_choice import OutputChoice
 from jupyter_hyperpod.storage.output.output_range import read_output
 from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
@@ -28,7 +26,7 @@ from jupyter_hyperpod.storage.output.step_index import StepRange
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 OURS = "jupyter_hyperpod"
-GIGABYTE, RUNS = 1_000_000_000, 7
+GIGABYTE, CAP, RUNS = 1_000_000_000, 4_000_000_000, 7
 LINE = 100  # bytes
 LINES = 10  # of a step, which arrive together
 SOON_S = 0.1
@@ -39,7 +37,6 @@ def run(runs: int = RUNS, size: int = GIGABYTE) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hyperpod-printed-") as folder:
         store = Store(Path(folder) / "store").prepare()
         job = store.create_job(JobSpec(name="printed", cell_digest=store.put_cell("print()\n"), nodes=1))
-        os.environ[output_relay.KEPT_VARIABLE] = "4000"
         steps = size // (LINE * LINES)
         wrote_s = write(job, steps)
         middle_s = _time_of(job, steps // 2)
@@ -63,7 +60,7 @@ def run(runs: int = RUNS, size: int = GIGABYTE) -> dict[str, Any]:
 def write(job: JobStore, steps: int) -> float:
     """Write the output of one rank over so many steps; returns the seconds that it took."""
     journal = JournalWriter(job.events, "agent-node-1")
-    relay, label = OutputRelay(job, "node-1", journal), StepLabel(1, 0)
+    relay, label = OutputRelay(job, "node-1", journal, CAP), StepLabel(1, 0)
     text = (f"{'x' * (LINE - 1)}\n") * LINES
     with event_writer(job.events, "control") as control:
         control.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})

@@ -17,7 +17,8 @@ from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from ..core.options import argument
 from ..core.rules import LogRule
-from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, JobSpec
+from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, OUTPUT_CAP, JobSpec
+from ..core.units import format_bytes, parse_bytes
 from ..storage.included import survey
 from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration
 
@@ -37,7 +38,17 @@ _CHOSEN = (
         "spares",
         "seed",
     ),
-    *("components", "collectives", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
+    *(
+        "components",
+        "collectives",
+        "replica",
+        "threads",
+        "hang_timeout_s",
+        "grace_s",
+        "script_restarts",
+        "log_rules",
+        "output_cap",
+    ),
 )
 
 _WAITS = (
@@ -82,6 +93,27 @@ def _add_brought(parser: argparse.ArgumentParser) -> None:
         "--python",
         metavar="PATH",
         help="Python of every rank, such as that of an environment from `env replay` (default: this one)",
+    )
+
+
+def _add_printed(parser: argparse.ArgumentParser) -> None:
+    """What is done with what ranks print."""
+    add = parser.add_argument
+    add(
+        "--log-rule",
+        dest="log_rules",
+        action="extend",
+        type=_log_rules,
+        metavar="FILE",
+        help="watch what all ranks print by the rules in a JSON or TOML file (logMonitoringConfiguration); may be "
+        "repeated",
+    )
+    add(
+        "--output-cap",
+        type=argument(parse_bytes),
+        metavar="SIZE",
+        help="what the output of each node may take on the disk, for example 1GB; the oldest is dropped first, and a "
+        f"line says so where you read it (default: {format_bytes(OUTPUT_CAP)})",
     )
 
 
@@ -145,15 +177,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often all ranks of a script without hp.Session are started again after a loss (default: 3)",
     )
-    add(
-        "--log-rule",
-        dest="log_rules",
-        action="extend",
-        type=_log_rules,
-        metavar="FILE",
-        help="watch what all ranks print by the rules in a JSON or TOML file (logMonitoringConfiguration); may be "
-        "repeated",
-    )
+    _add_printed(parser)
     add("--dry-run", action="store_true", help="check everything, show what would be submitted, submit nothing")
 
 

@@ -17,7 +17,7 @@ from ..storage.journal import follow_events
 from ..storage.journal_search import read_kinds
 from ..storage.output.output_choice import OutputChoice
 from ..storage.output.output_range import AGENT, last_output, sources
-from ..storage.output.output_reader import OutputReader, is_notice
+from ..storage.output.output_reader import JournalGaps, OutputReader, is_notice
 from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store
 from . import cluster
@@ -50,7 +50,7 @@ class JobWatch:
         self.view = new_job_view(self.job_id)
         job = self.store.job(self.job_id)
         self._follower = follow_events(job.events)
-        self._output = OutputReader(job)
+        self._output, self._gaps = OutputReader(job), JournalGaps(job)
         self._other_host = OtherHost(self.store)
 
     def batches(self) -> Iterator[list[Event]]:
@@ -81,6 +81,7 @@ class JobWatch:
         events: list[Event] = self._follower.wait(0.0 if beside else timeout_s)
         for event in events:
             apply(self.view, event)
+        events = self._gaps.told(events)
         return sorted([*events, *beside], key=lambda event: event.time_s) if beside else events
 
     def _drain(self, quiet_s: float) -> Iterator[list[Event]]:

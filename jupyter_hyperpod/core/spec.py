@@ -14,8 +14,10 @@ from .errors import SpecError
 from .mount_spec import MountSpec
 from .names import is_env_name, validate_name
 from .rules import LogRule
+from .units import format_bytes
 
 MAX_REPLICA = 64
+OUTPUT_CAP, LEAST_OUTPUT_CAP = 128_000_000, 1_000_000  # bytes on the disk, of each node
 HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
 # parts of checkpointless recovery; a part that is switched off is replaced by the conventional way
 COMPONENTS = ("init", "data", "inprocess", "peers")
@@ -77,7 +79,7 @@ class JobSpec:
     ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as in torch.distributed's own launcher. ``queue``: whose guaranteed nodes the job may use.
-    ``collectives``: one of `COLLECTIVES`.
+    ``collectives``: one of `COLLECTIVES`. ``output_cap``: bytes that the output of each node may take on the disk.
     ``replica``: the number of ranks per node; together they hold one replica of the model. ``serve``: the job is a
     deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
     ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``include``: folders whose sources are copied into
@@ -120,6 +122,7 @@ class JobSpec:
     serve: ServeSpec | None = None
     slurm: Mapping[str, str] = field(default_factory=dict)
     log_rules: tuple[LogRule, ...] = ()
+    output_cap: int = OUTPUT_CAP
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
@@ -148,6 +151,9 @@ class JobSpec:
             raise SpecError(f"collectives is {self.collectives!r}; expected one of {', '.join(COLLECTIVES)}")
         if not 1 <= self.replica <= MAX_REPLICA:
             raise SpecError(f"replica is {self.replica}; expected 1 to {MAX_REPLICA} ranks a node")
+        if not LEAST_OUTPUT_CAP <= self.output_cap:
+            given, least = format_bytes(self.output_cap), format_bytes(LEAST_OUTPUT_CAP)
+            raise SpecError(f"output_cap is {given}; expected {least} or more, so that the newest output is there")
         if not self.hang_timeout_s > 0:
             raise SpecError(f"hang_timeout_s is {self.hang_timeout_s}; expected more than 0 seconds")
         for name, seconds in (("scale_up_delay_s", self.scale_up_delay_s), ("grace_s", self.grace_s)):

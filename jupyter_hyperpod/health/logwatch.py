@@ -26,7 +26,7 @@ from ..policy.decision import Decision
 from ..policy.logwatch import BROKEN, Standing
 from ..storage.journal import command_writer, follow_events
 from ..storage.journal_writer import JournalWriter
-from ..storage.output.output_reader import OutputReader
+from ..storage.output.output_reader import JournalGaps, OutputReader
 from ..storage.store import JobStore
 from ..system.child import run_child
 from ..system.timed_search import search
@@ -145,10 +145,11 @@ def run(job: JobStore) -> int:
     rules = job.spec().log_rules
     pen = JournalWriter(job.events, WRITER)
     journal, beside = follow_events(job.events), OutputReader(job)  # the journal does not hold all that ranks print
+    gaps = JournalGaps(job)
 
     def news() -> list[Event]:
         printed = beside.poll()  # read first: then the journal already holds what this output continues
-        return sorted([*journal.poll(), *printed], key=lambda event: event.time_s)
+        return sorted([*gaps.told(journal.poll()), *printed], key=lambda event: event.time_s)
 
     def blame(rank: int | None, cause: str, reason: str) -> None:
         try:
@@ -164,7 +165,7 @@ def run(job: JobStore) -> int:
         now_s = time.time()  # everything printed before is handled below, however long that takes
         for event in news():
             watcher.hear(event)
-        watcher.missed(beside.missed, now_s)
+        watcher.missed(beside.missed | gaps.missed, now_s)
         watcher.look(now_s)
         pen.flush()
         time.sleep(TICK_S)

@@ -15,6 +15,7 @@ from ..control.option_parser import HelpShown
 from ..control.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
 from ..core.errors import HyperpodError, SpecError
+from ..core.units import parse_bytes
 from ..loader.reporting import show_with
 from . import push, stream, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser
@@ -30,6 +31,9 @@ class HyperpodMagics(Notebook):
     spares = Int(1, help="Warm nodes kept ready for a job without --spares.").tag(config=True)
     priority = Int(0, help="Priority of a job without --priority, -1000 to 1000.").tag(config=True)
     threads = Int(1, help="CPU threads of every rank of a job without --threads.").tag(config=True)
+    output_cap = Unicode(
+        "", help="What a node's output may take on the disk for a job without --output-cap, such as 1GB."
+    ).tag(config=True)
     cancel_on_interrupt = Bool(False, help="Stop the job, not only the streaming, when a cell is interrupted.").tag(
         config=True
     )
@@ -60,6 +64,11 @@ class HyperpodMagics(Notebook):
         defaults = {"backend": self.backend, "spares": self.spares, "priority": self.priority, "threads": self.threads}
         if self.nodes is not None and options.elastic is None:
             defaults["nodes"] = self.nodes
+        if self.output_cap and options.output_cap is None:
+            try:
+                defaults["output_cap"] = parse_bytes(self.output_cap)
+            except SpecError as error:
+                raise SpecError(f"HyperpodMagics.output_cap: {error}") from None
         origin = self._origin()
         fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
         fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}

@@ -51,6 +51,7 @@ class RecordWriter(Generic[Record]):
         self._segment_bytes = segment_bytes
         self._seq = 0
         self.size = 0  # bytes written to the present file
+        self.written = 0  # bytes written to all of them
         self._last_s = 0.0
         self._path = directory / segments.first_name(self.name)
         try:
@@ -87,12 +88,18 @@ class RecordWriter(Generic[Record]):
             raise StoreError(f"cannot append to {self._path}: {error.strerror}") from error
         self._seq += 1
         self.size += len(line)
+        self.written += len(line)
         return record
 
     @property
     def last_s(self) -> float:
         """The time of the record written last, 0 before the first."""
         return self._last_s
+
+    @property
+    def path(self) -> Path:
+        """The present file."""
+        return self._path
 
     def owner(self) -> int:
         """The user id that the file system gave the file, which a network file system may have mapped."""
@@ -222,6 +229,8 @@ class JournalFollower(Generic[Record]):
         self._due = [segment.name for segment in segments.unread(there, self.cursor)]
         self._complete = frozenset(segments.last_records(there))
         self._forget_complete()
+        for name in self._sources.keys() - set(listed):  # removed: of output, the oldest is dropped
+            del self._sources[name]
 
     def _forget_complete(self) -> None:
         for name in self._complete.difference(self._due).intersection(self._sources):

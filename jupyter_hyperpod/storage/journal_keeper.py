@@ -91,7 +91,9 @@ def _remove_joined(directory: Path) -> None:
 def _joinable(there: list[JournalSegment], view: View) -> tuple[list[JournalSegment], int] | None:
     """The next segments to be joined, and their stride then."""
     ends = segments.last_records(there)
-    for _, of_writer in groupby(there, key=lambda segment: segment.writer):
+    for writer, of_writer in groupby(there, key=lambda segment: segment.writer):
+        if writer.startswith(segments.OUTPUT_WRITER):
+            continue  # the oldest is dropped file by file (`output/output_cap.py`)
         folded = takewhile(lambda s: s.name in ends and ends[s.name] <= view["seen"].get(s.writer, 0), list(of_writer))
         for before, alike in groupby(folded, key=lambda segment: segment.stride):
             several, stride = list(alike), before * JOINED

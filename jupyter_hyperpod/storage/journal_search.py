@@ -12,7 +12,9 @@ from ..core.errors import ProtocolError
 from ..core.events import Event, decode_event
 from . import segments
 from .journal import identity, is_known
+from .segments import OUTPUT_WRITER
 
+OUTPUT = "output.written"
 SLICE_BYTES = 1 << 18
 
 
@@ -29,7 +31,7 @@ class Search:
         self._directory = directory
         self._kinds = frozenset(kinds)
         self._words = [f'"{kind}"'.encode() for kind in kinds]
-        self._writers, self._without = writers, without
+        self._writers, self._without = writers, without if OUTPUT in kinds else (*without, OUTPUT_WRITER)
         self._offsets: dict[str, int] = {}
         self._cursor: dict[str, int] = {}
         self._over: set[str] = set()  # files that were read and will not grow

@@ -38,14 +38,23 @@ class JournalWriter:
     Not thread-safe: one per thread. The file is created with the first event; another follows when it is full.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        warn: Callable[[str], object] | None = None,
+    ) -> None:
+        """``warn`` journals how many samples were dropped; where None, that is done here."""
         self.problem = ""
+        self._segment_bytes = segment_bytes
+        self._warn = warn or self._warn_here
         self._directory = directory
         self._name = name
         self._writer: RecordWriter[Event] | None = None
         self._waiting: deque[_Waiting] = deque()
         self._facts_bytes = self._samples_bytes = 0
-        self._dropped = 0
+        self._dropped = self._written = 0  # the latter in files that are closed
         self._said_crowded = False
         self._ahead_s = 0.0
 
@@ -61,6 +70,16 @@ class JournalWriter:
     def last_s(self) -> float:
         """The time of the event written last, 0 before the first."""
         return self._writer.last_s if self._writer is not None else 0.0
+
+    @property
+    def written(self) -> int:
+        """The number of bytes written."""
+        return self._written + (self._writer.written if self._writer is not None else 0)
+
+    @property
+    def path(self) -> Path | None:
+        """The present file, None before the first event."""
+        return self._writer.path if self._writer is not None else None
 
     @property
     def waiting(self) -> int:
@@ -96,7 +115,7 @@ class JournalWriter:
                 were = "was" if self._dropped == 1 else "were"
                 samples = f"{plural(self._dropped, 'sample')} (output, metrics) of {self._name}"
                 text = f"{samples} {were} dropped: {self.problem}"
-                self._open().append("warning.raised", {"text": text})
+                self._warn(text)
                 self._dropped = 0
         except StoreError as error:
             self.problem = str(error)
@@ -125,14 +144,29 @@ class JournalWriter:
             if not self.flush():
                 samples = f"{plural(self._dropped, 'sample')} (output, metrics)"
                 self._say(f"lost with this process: {plural(self.waiting, 'fact')} and {samples}")
+        self._close_file()
+
+    def rest(self) -> None:
+        """Close the file, unless something waits: nothing comes for a while. The next event begins another file."""
+        if self.flush():
+            self._close_file()
+
+    def _close_file(self) -> None:
         if self._writer is not None:
+            self._written += self._writer.written
             self._writer.close()
             self._writer = None
 
     def _open(self) -> RecordWriter[Event]:
         if self._writer is None:
-            self._writer = event_writer(self._directory, self._name, SEGMENT_BYTES, lambda: time.time() + self._ahead_s)
+            self._writer = event_writer(self._directory, self._name, self._segment_bytes, self._now_s)
         return self._writer
+
+    def _now_s(self) -> float:
+        return time.time() + self._ahead_s
+
+    def _warn_here(self, text: str) -> None:
+        self._open().append("warning.raised", {"text": text})
 
     def _write_first(self) -> None:
         kind, data, durable, size = self._waiting[0]

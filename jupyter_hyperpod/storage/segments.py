@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SUFFIX = ".jsonl"
+OUTPUT_WRITER = "output-"  # with this begin the names of writers that write output only, of which the oldest is dropped
 SEGMENT_BYTES = 1 << 20
 _NAME = re.compile(r"(.+?)(?:\+(\d{12})(?:~(\d{12})@(\d{12}))?)?\.jsonl")
 

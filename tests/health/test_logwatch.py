@@ -179,7 +179,7 @@ print("the end")
 
 def test_a_rank_that_prints_more_than_the_journal_takes_is_not_taken_for_silent(job: Submit) -> None:
     alive = parse([{"name": "alive", "logPattern": "alive", "expectedRecurringFrequencyInSeconds": 3}])
-    run = job(NOISE, nodes=2, log_rules=alive, env={"HYPERPOD_OUTPUT_MB": "0.2", "HYPERPOD_OUTPUT_KEPT_MB": "1"})
+    run = job(NOISE, nodes=2, log_rules=alive, env={"HYPERPOD_OUTPUT_MB": "0.2"}, output_cap=1_000_000)
     run.finish()
     assert not run.view["incidents"] and not run.of_kind("member.lost"), run.story()
     assert {rule["state"] for rule in run.view["rules"]} == {"HEALTHY"}

@@ -29,8 +29,7 @@ print("waits", flush=True)
 while not os.path.exists(os.environ["GO"]):
     time.sleep(0.05)
 """
-SMALL = {"HYPERPOD_OUTPUT_MB": "0.2", "HYPERPOD_OUTPUT_KEPT_MB": "1"}
-ROOM = SMALL | {"HYPERPOD_OUTPUT_KEPT_MB": "20"}
+SMALL = {"HYPERPOD_OUTPUT_MB": "0.2"}
 
 
 def logs(run: Run, *arguments: str) -> list[str]:
@@ -54,7 +53,7 @@ def numbers(lines: list[str], rank: int) -> list[tuple[int, int]]:
 
 def test_two_followers_lose_and_repeat_nothing_while_files_are_rotated(job: Submit, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.05", "GO": str(go)})
+    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.05", "GO": str(go)}, output_cap=1_000_000)
     files = [tmp_path / name for name in "ab"]
     followers = [follower(run, file) for file in files]
     try:
@@ -77,7 +76,7 @@ def test_two_followers_lose_and_repeat_nothing_while_files_are_rotated(job: Subm
 
 
 def test_output_is_found_by_step_and_time_also_behind_a_loss(job: Submit) -> None:
-    run = job(PRINTING, nodes=2, env=ROOM | {"PAUSE_S": "0.02"})
+    run = job(PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.02"})
     run.until_event("step.committed", count=8)
     run.kill(1)
     run.finish()

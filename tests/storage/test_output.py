@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.storage.journal import read_events
+from jupyter_hyperpod.storage.folded import FoldedJournal
+from jupyter_hyperpod.storage.journal import follow_events, read_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.output import output_relay
-from jupyter_hyperpod.storage.output.output_reader import OutputReader
-from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel, output_directory
+from jupyter_hyperpod.storage.output.output_cap import FILES, output_directory, parts
+from jupyter_hyperpod.storage.output.output_choice import OutputChoice
+from jupyter_hyperpod.storage.output.output_range import read_output
+from jupyter_hyperpod.storage.output.output_reader import JournalGaps, OutputReader, is_notice
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.store import JobStore
 from tests.storage import full_disk
 
@@ -42,13 +46,12 @@ for number in range(100):
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
     """A job whose journal takes no output, and whose nodes keep two megabytes each."""
     monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0")
-    monkeypatch.setenv(output_relay.KEPT_VARIABLE, str(CAP_MB))
     (tmp_path / "events").mkdir()
     return JobStore(tmp_path)
 
 
-def relay(job: JobStore, node: str = "node-1") -> OutputRelay:
-    return OutputRelay(job, node, JournalWriter(job.events, f"agent-{node}"))
+def relay(job: JobStore, node: str = "node-1", cap: int = round(CAP_MB * 1e6)) -> OutputRelay:
+    return OutputRelay(job, node, JournalWriter(job.events, f"agent-{node}"), cap)
 
 
 def total(job: JobStore, node: str = "node-1") -> int:
@@ -80,7 +83,8 @@ def test_the_journal_has_the_first_and_says_once_where_the_rest_is(
         "000000005",
     ]
     (warning,) = [event.data["text"] for event in journal if event.kind == "warning.raised"]
-    assert warning.startswith(f"further output of rank 3 is in {output_directory(job)}, at most 2 MB, the oldest is")
+    assert warning.startswith(f"further output of rank 3 is in {output_directory(job)}; all that it has printed takes")
+    assert "takes at most 2 MB, the oldest is dropped first (--output-cap)" in warning
     assert warning.endswith(f"`jupyter hyperpod logs {job.id} --rank 3` shows it")
     assert text(OutputReader(job)) == "".join(map(line, range(2, 5)))
     (file,) = output_directory(job).iterdir()
@@ -110,7 +114,7 @@ def test_nodes_do_not_share_a_cap_and_an_agent_that_begins_again_goes_on(job: Jo
         worker.close()
     other.close()
     assert total(job) <= CAP_MB * 1e6
-    numbers = [part.number for part in output_relay.parts(output_directory(job))["node-1"]]
+    numbers = [part.number for part in parts(output_directory(job))["node-1"]]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[0] > 0
     lines = text(OutputReader(job)).splitlines()
     assert "of another node" in lines
@@ -128,7 +132,7 @@ def test_a_reader_that_keeps_up_sees_every_line_once(job: JobStore) -> None:
     seen += text(reader).splitlines()
     worker.close()
     assert [int(one[:9]) for one in seen] == list(range(8000))
-    assert len(reader._follower._sources) <= 2 * output_relay.PARTS, "what is gone is forgotten"
+    assert len(reader._follower._sources) <= 2 * FILES, "what is gone is forgotten"
 
 
 def test_a_reader_that_is_too_slow_is_told(job: JobStore) -> None:
@@ -140,7 +144,7 @@ def test_a_reader_that_is_too_slow_is_told(job: JobStore) -> None:
     first, *rest = text(reader).splitlines()
     assert reader.missed == {"node-1"}
     assert " MB of older output were dropped here, up to 20" in first
-    assert first.endswith(": of each node the newest $HYPERPOD_OUTPUT_KEPT_MB megabytes (64 if not set) are kept]")
+    assert first.endswith(": the output of node-1 may take 2 MB on the disk (--output-cap)]")
     assert int(rest[-1][:9]) == 4999
     worker.write("node-1.a.7", 0, "stdout", line(5000), StepLabel())
     assert text(reader) == line(5000) and not reader.missed, "said once"
@@ -154,17 +158,16 @@ def test_what_is_read_is_all_or_a_gap_is_told(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(output_relay.SHARE_VARIABLE, "0")
-        patch.setenv(output_relay.KEPT_VARIABLE, "1")
         job = JobStore(tmp_path_factory.mktemp("job"))
         job.events.mkdir()
-        worker, reader, number, expected = relay(job), OutputReader(job), 0, 0
+        worker, reader, number, expected = relay(job, cap=1_000_000), OutputReader(job), 0, 0
         for count, restart in [*story, (1, False)]:
             for _ in range(count):
                 worker.write("node-1.a.7", 0, "stdout", line(number).replace("x", "x" * 15), StepLabel())
                 number += 1
             if restart:
                 worker.close()
-                worker = relay(job)
+                worker = relay(job, cap=1_000_000)
             found = text(reader).splitlines()
             seen = [int(one[:9]) for one in found if one[:9].isdecimal()]
             assert seen == list(range(number - len(seen), number)), "in order, up to the newest"
@@ -239,3 +242,71 @@ def test_files_have_the_rights_of_their_store(job: JobStore) -> None:
     files = list(output_directory(job).iterdir())
     assert output_directory(job).stat().st_mode & 0o7777 == 0o2750
     assert len(files) == 2 and {file.stat().st_mode & 0o777 for file in files} == {0o640}, "output and its index"
+
+
+def taken(job: JobStore) -> int:
+    """Bytes of output on the disk, in the journal and beside it."""
+    return sum(path.stat().st_size for path in [*job.events.glob("output-*"), *output_directory(job).glob("*@*")])
+
+
+@pytest.mark.parametrize("share", ["64", "0.3", "0"])
+def test_the_cap_holds_for_all_that_a_node_prints_whoever_prints_it(
+    job: JobStore, monkeypatch: pytest.MonkeyPatch, share: str
+) -> None:
+    """Workers that begin again and again have a full share of the journal each, and do not get past the cap."""
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, share)
+    number, most = 0, 0
+    for agent in range(3):
+        worker = relay(job, cap=1_000_000)
+        for _ in range(3):
+            worker.begin()
+            for _ in range(900):
+                worker.write(f"node-1.{agent}.7", 0, "stdout", line(number), StepLabel(1, number + 1))
+                number += 1
+            most = max(most, taken(job))
+        worker.close()
+    assert 500_000 < most <= 1_000_000
+    notice, *kept = read_output(job, OutputChoice())
+    assert is_notice(notice) and not any(map(is_notice, kept))
+    assert "(--output-cap)]" in notice.data["text"] and "of older output were dropped here" in notice.data["text"]
+    found = [int(event.data["text"][:9]) for event in kept]
+    assert found == list(range(found[0], number)) and len(found) > 400
+    said = re.match(r"\[([\d.]+) MB", notice.data["text"])
+    assert said and abs(float(said[1]) * 1e6 - 1150 * found[0]) < 150 * number, "about as much as is gone"
+
+
+def test_who_follows_the_journal_too_slowly_is_told(job: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "64")
+    worker, journal, gaps = relay(job, cap=1_000_000), follow_events(job.events), JournalGaps(job)
+    found: list[int] = []
+    for number in range(4000):
+        if number % 450 == 0:
+            worker.begin()
+        worker.write("node-1.a.7", 0, "stdout", line(number), StepLabel())
+        if number in (100, 3900, 3999):
+            events = gaps.told(journal.poll())
+            assert gaps.missed == (frozenset({"node-1"}) if number == 3900 else frozenset())
+            if number == 3900:
+                notice = next(event for event in events if is_notice(event))
+                gone = int(notice.data["text"].split()[0][1:].replace(",", ""))
+                events.remove(notice)
+            found += [int(event.data["text"][:9]) for event in events if event.kind == "output.written"]
+    worker.close()
+    assert sorted(set(range(4000)) - set(found)) == list(range(101, 101 + gone)) and len(found) == len(set(found))
+
+
+def test_old_output_that_is_gone_changes_no_view(job: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold of what is left is the fold of all."""
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "64")
+    worker, whole = relay(job, cap=2_000_000), FoldedJournal(job)
+    for number in range(3000):
+        if number % 900 == 0:
+            worker.begin()
+        worker.write("node-1.a.7", 0, "stdout", line(number), StepLabel())
+        if number % 100 == 0:
+            whole.poll()
+    worker.close()
+    whole.poll()
+    left = FoldedJournal(job).catch_up()
+    assert left == whole.view and len(left["output"]) > 100
+    assert len(whole._follower._sources) <= 2 * FILES, "what is gone is forgotten"

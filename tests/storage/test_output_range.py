@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.control.watch import OutputLines
 from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.core.spec import OUTPUT_CAP
 from jupyter_hyperpod.core.views import new_job_view
 from jupyter_hyperpod.storage import journal
 from jupyter_hyperpod.storage.journal import follow_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.output import output_range, output_relay, step_index
+from jupyter_hyperpod.storage.output.output_cap import output_directory
 from jupyter_hyperpod.storage.output.output_choice import OutputChoice
 from jupyter_hyperpod.storage.output.output_range import last_output, place_of, position, read_output
 from jupyter_hyperpod.storage.output.output_reader import is_notice
-from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel, output_directory
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.output.step_index import StepRange
 from jupyter_hyperpod.storage.store import JobStore
 
@@ -68,13 +70,13 @@ def job_in(path: Path) -> JobStore:
 class Node:
     """An agent that writes what its worker prints."""
 
-    def __init__(self, job: JobStore, name: str) -> None:
-        self.job, self.name, self.label = job, name, StepLabel(1, 1)
+    def __init__(self, job: JobStore, name: str, cap: int = OUTPUT_CAP) -> None:
+        self.job, self.name, self.label, self.cap = job, name, StepLabel(1, 1), cap
         self.begin()
 
     def begin(self) -> None:
         self.journal = JournalWriter(self.job.events, f"agent-{self.name}")
-        self.relay = OutputRelay(self.job, self.name, self.journal)
+        self.relay = OutputRelay(self.job, self.name, self.journal, self.cap)
 
     def print(self, text: str, label: StepLabel | None = None) -> None:
         rank = int(self.name[-1]) - 1
@@ -85,8 +87,8 @@ class Node:
         self.journal.close()
 
 
-def told(story: list[tuple[str, int, float, int, str]], job: JobStore, clock: Clock) -> None:
-    nodes = {name: Node(job, name) for name in ("node-1", "node-2")}
+def told(story: list[tuple[str, int, float, int, str]], job: JobStore, clock: Clock, cap: int) -> None:
+    nodes = {name: Node(job, name, cap) for name in ("node-1", "node-2")}
     for number, (name, size, later_s, change, what) in enumerate(story):
         node, clock.now_s = nodes[name], clock.now_s + later_s
         node.label.step = max(1, node.label.step + change)
@@ -137,12 +139,11 @@ def test_a_range_is_what_a_scan_finds(
         clock = Clock()
         clock.rule(patch)
         patch.setattr(step_index, "SPAN_BYTES", 30_000)
-        patch.setattr("jupyter_hyperpod.storage.journal_writer.SEGMENT_BYTES", 50_000)
+        patch.setattr("jupyter_hyperpod.storage.output.output_relay.SEGMENT_BYTES", 50_000)
         patch.setenv(output_relay.SHARE_VARIABLE, data.draw(st.sampled_from(["0", "0.02", "0.3"])))
-        patch.setenv(output_relay.KEPT_VARIABLE, "1")
         job = job_in(tmp_path_factory.mktemp("job"))
         begin_s = clock.now_s
-        told(story, job, clock)
+        told(story, job, clock, data.draw(st.sampled_from([1_000_000, OUTPUT_CAP])))
         at = st.floats(-5, max(clock.now_s - begin_s, 0) + 5).map(lambda seconds: begin_s + seconds)
         choice = OutputChoice(rank=data.draw(st.sampled_from([None, 0, 1])))
         if data.draw(st.booleans()):
@@ -159,20 +160,12 @@ def test_a_range_is_what_a_scan_finds(
             if index.exists():
                 os.truncate(index, data.draw(st.integers(0, index.stat().st_size)))
         found = pieces(read_output(job, choice))
-        # an agent that begins again does not know that the clock was ahead
-        set_back = any(later_s < 0 for _, _, later_s, _, _ in story) or {"other event", "again"} <= {
-            s[4] for s in story
-        }
-        if set_back:
-            assert sorted(found) == expected
-        else:
-            assert found == expected
+        assert found == expected
         tail = data.draw(st.integers(1, 5))
         last = list(last_output(job, replace(choice, tail=tail), lambda events: events))
-        if not set_back:
-            kept = pieces(iter(last))
-            assert kept == expected[len(expected) - len(kept) :]
-            assert len(kept) == min(tail, len(expected)) or len(last) == tail
+        kept = pieces(iter(last))
+        assert kept == expected[len(expected) - len(kept) :]
+        assert len(kept) == min(tail, len(expected)) or len(last) == tail
 
 
 def test_a_place_in_a_file_is_found_among_damaged_and_long_lines(tmp_path: Path) -> None:
@@ -206,17 +199,15 @@ def test_what_was_dropped_is_said_where_it_was_asked_for(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.01")
-    monkeypatch.setenv(output_relay.KEPT_VARIABLE, "1")
     job = job_in(tmp_path)
-    node = Node(job, "node-1")
+    node = Node(job, "node-1", 1_000_000)
     print_steps(node, clock, (f"{step:04} {'x' * 10_000}\n" for step in range(1, 301)))
     every = list(read_output(job, OutputChoice()))
-    assert [event.data["step"] for event in every][:1] == [1], "the journal has the first"
-    (notice,) = [event for event in every if is_notice(event)]
-    kept = every[every.index(notice) + 1 :]
+    notice, *kept = every
+    assert is_notice(notice) and not any(map(is_notice, kept)), "the journal's share is the oldest, and goes first"
     first = kept[0].data["step"]
-    assert 200 < first < 230 and [event.data["step"] for event in kept] == list(range(first, 301))
-    assert f", step {first}: of each node the newest $HYPERPOD_OUTPUT_KEPT_MB megabytes" in notice.data["text"]
+    assert 200 < first < 240 and [event.data["step"] for event in kept] == list(range(first, 301))
+    assert f", step {first}: the output of node-1 may take 1 MB on the disk (--output-cap)]" in notice.data["text"]
     (said,) = read_output(job, OutputChoice(steps=StepRange(1, 100, 110)))
     assert is_notice(said), "what is asked for is gone"
     assert not any(is_notice(e) for e in read_output(job, OutputChoice(steps=StepRange(1, 250, 260))))
@@ -226,8 +217,7 @@ def test_what_was_dropped_is_said_where_it_was_asked_for(
 
 def test_a_clock_that_is_set_back_hides_no_step(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_index, "SPAN_BYTES", 100)
-    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.4")
-    monkeypatch.setenv(output_relay.KEPT_VARIABLE, "4")  # another file within the five seconds
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.4")  # another file within the five seconds
     job = job_in(tmp_path)
     node = Node(job, "node-1")
     clock.now_s += 5.0
@@ -243,6 +233,43 @@ def test_a_clock_that_is_set_back_hides_no_step(tmp_path: Path, clock: Clock, mo
     for step in range(1, 201):
         (found,) = read_output(job, OutputChoice(steps=StepRange(1, step, step)))
         assert found.data["step"] == step
+
+
+@pytest.mark.parametrize("share", ["64", "0"])
+@pytest.mark.parametrize("back_s", [1000.0, 25.0])
+def test_agents_that_begin_with_a_clock_that_was_set_back_hide_nothing(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, share: str, back_s: float
+) -> None:
+    """By step, by time and page by page, also while what the last one prints is in no index yet."""
+    monkeypatch.setattr(step_index, "SPAN_BYTES", 100)
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, share)
+    job = job_in(tmp_path)
+    for agent in range(3):
+        node = Node(job, "node-1")
+        if agent == 2:
+            monkeypatch.setattr(step_index, "SPAN_BYTES", 1 << 20)
+        for step in range(50 * agent + 1, 50 * agent + 51):
+            clock.now_s += 1.0
+            node.label.step = step
+            node.print(f"{step:03} {'x' * 8_000}\n")
+        if agent < 2:
+            node.end()
+            clock.now_s -= back_s
+    every = list(read_output(job, OutputChoice()))
+    assert sorted(event.data["step"] for event in every) == list(range(1, 151))
+    assert pieces(iter(every)) == sorted(pieces(iter(every))), "in the order of time"
+    for event in every:
+        (found,) = read_output(job, OutputChoice(steps=StepRange(1, event.data["step"], event.data["step"])))
+        assert found == event
+        choice = OutputChoice(since_s=event.time_s, until_s=event.time_s)
+        assert event in read_output(job, choice), "by time"
+    paged: list[tuple[float, str, int]] = []
+    while more := pieces(read_output(job, OutputChoice(), after=paged[-1] if paged else None))[:7]:
+        paged += more
+    assert paged == pieces(iter(every))
+    last = list(last_output(job, OutputChoice(tail=20), lambda found: found))
+    assert pieces(iter(last)) == paged[-20:]
+    node.end()
 
 
 def test_output_without_steps_is_found_by_commits(tmp_path: Path, clock: Clock) -> None:

@@ -43,7 +43,7 @@ class Agent:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.reporter = JournalWriter(context.job.events, f"agent-{context.node}")
-        self.output = OutputRelay(context.job, context.node, self.reporter)
+        self.output = OutputRelay(context.job, context.node, self.reporter, context.spec.output_cap)
         self.selector = selectors.DefaultSelector()
         self.coordinator = CoordinatorLink(context, self.selector)
         self.throttle: Throttle | None = None
@@ -81,6 +81,7 @@ class Agent:
                 self._ready(key.fileobj)
             self._flush_partial_output()
             self._push()
+            self.output.flush()
             self.reporter.flush()
         self._end_worker()
         self.output.close()

@@ -1,7 +1,8 @@
 """Reads a range of a job's output: finds its place by time, reads from there, and keeps one slice per file in memory.
 
-The output of a node is in the files of its agents' journals, and then in files of its own (`output_relay.py`). Each
-file is sorted by time, so a place in it is found by halving.
+The output of a node is in its files of the journal, and then in files beside it (`output_relay.py`). Each file is
+sorted by time, so a place in it is found by halving; files that an agent writes one after the other are, too. An agent
+that begins with a clock that was set back begins another row of files: rows are merged by time.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ from typing import BinaryIO, TypeVar
 
 from ...core.errors import ProtocolError
 from ...core.events import Event, decode_event
+from ...core.units import format_bytes
 from .. import segments
 from ..journal import LINE_LIMIT_BYTES
+from ..segments import OUTPUT_WRITER
 from ..store import JobStore
+from .output_cap import DroppedOutput, output_directory, parts, rows
 from .output_choice import OutputChoice, times_of_steps
 from .output_reader import dropped_before, is_notice
-from .output_relay import output_directory, parts
 from .step_index import StepRange, Window, labelled_since_s, read_spans, windows
 
 Shown = TypeVar("Shown")
 Place = tuple[float, str, int]  # in the output of a job: the time, the writer and the number of a piece
 Passed = tuple[Event, bool]  # what a reader passes, and whether it is chosen
-AGENT = "agent-"
+AGENT = "agent-"  # writers of jobs of earlier versions, whose output is among the facts of their agents
 SLICE_BYTES = 1 << 16
 PROBE_BYTES = 1 << 12
 TAIL_BYTES = 1 << 18  # of each node, the first time that the last lines are looked for
@@ -49,7 +52,8 @@ _HEX = len(".12345678")
 
 @dataclass(frozen=True, slots=True)
 class OutputSource:
-    """Files of one node that follow each other. ``dropped``: bytes that were before the first, and are gone.
+    """Files of one node that follow each other. ``dropped``: bytes that were before the first, and are gone:
+    the node's output may take only so many (``cap``).
 
     ``unlabelled``: when output without a step counts, where steps are chosen.
     """
@@ -60,6 +64,7 @@ class OutputSource:
     steps: StepRange | None = None
     unlabelled: Window = (-math.inf, math.inf)
     dropped: int = 0
+    cap: int = 0
 
     def events(self) -> Iterator[Passed]:
         """What is in the windows, with a line where some of it was dropped."""
@@ -77,6 +82,12 @@ class OutputSource:
             return self.unlabelled[0] <= event.time_s <= self.unlabelled[1]
         return self.steps.has(session, step)
 
+    def begin_s(self) -> float:
+        """When the first line of output was written; inf where there is none."""
+        return next(
+            (event.time_s for event in _events(self.paths, -math.inf, math.inf) if event.kind == OUTPUT), math.inf
+        )
+
     def _notice(self) -> Iterator[Event]:
         everything = _events(self.paths, -math.inf, math.inf)
         first = next((event for event in everything if event.kind == OUTPUT), None)
@@ -84,7 +95,7 @@ class OutputSource:
             return
         kept = StepRange(first.data.get("session", 1), 1, first.data.get("step", 1))
         if self.steps is None or (self.steps.session, self.steps.first) <= (kept.session, kept.last or 1):
-            yield dropped_before(first, self.dropped)
+            yield dropped_before(first, format_bytes(self.dropped), self.cap)
 
     def back(self, size: int) -> float:
         """The time from which on about the last ``size`` bytes of the windows are; -inf where there is less."""
@@ -103,13 +114,14 @@ class OutputSource:
 def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
     """Where the chosen output is. Raises SpecError where the chosen steps were not computed."""
     beside = output_directory(job)
-    of_node: dict[str, list[tuple[tuple[Path, ...], int]]] = {}
-    agents = (segment for segment in segments.in_order(segments.names(job.events)) if segment.writer.startswith(AGENT))
-    for writer, several in groupby(agents, key=lambda segment: segment.writer):
+    of_node: dict[str, list[tuple[Path, ...]]] = {}
+    there = (s for s in segments.in_order(segments.names(job.events)) if s.writer.startswith((AGENT, OUTPUT_WRITER)))
+    for writer, several in groupby(there, key=lambda segment: segment.writer):
         paths = tuple(job.events / segment.name for segment in several)
-        of_node.setdefault(writer[len(AGENT) : -_HEX], []).append((paths, 0))
-    for node, kept in parts(beside).items():
-        of_node.setdefault(node, []).append((tuple(part.path for part in kept), kept[0].before))
+        node = writer.removeprefix(AGENT) if writer.startswith(AGENT) else writer.removeprefix(OUTPUT_WRITER)
+        of_node.setdefault(node[:-_HEX], []).append(paths)
+    for node, kept in (kept_parts := parts(beside)).items():
+        of_node.setdefault(node, []).extend(tuple(part.path for part in row) for row in rows(kept))
     steps, labelled_s = choice.steps, math.inf if choice.steps is None else labelled_since_s(beside)
     unlabelled = ALWAYS[0] if steps is None else times_of_steps(job.events, steps, labelled_s)
     made = []
@@ -117,7 +129,12 @@ def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
         when = windows(read_spans(beside, node), steps) if steps and labelled_s < math.inf else [unlabelled]
         cut = [(max(since_s, choice.since_s), min(until_s, choice.until_s)) for since_s, until_s in when]
         cut = [window for window in cut if window[0] <= window[1]]
-        made += [OutputSource(node, paths, cut, steps, unlabelled, gone) for paths, gone in of_node[node]]
+        found = [OutputSource(node, paths, cut, steps, unlabelled) for paths in of_node[node]]
+        gone = DroppedOutput.of(beside, node)
+        if dropped := gone.total(kept_parts.get(node, [])):
+            place = min(range(len(found)), key=lambda index: found[index].begin_s())
+            found[place] = replace(found[place], dropped=dropped, cap=gone.cap)
+        made += found
     return made
 
 
@@ -221,7 +238,7 @@ def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[E
             except ProtocolError:
                 continue
             if event.time_s > until_s:
-                break
+                return  # the files follow each other in time
             known = event.writer == seen[0] and event.seq <= seen[1]  # a joined segment and its parts are both there
             if (event.kind == OUTPUT or skipped >= SKIPPED) and event.time_s >= since_s and not known:
                 seen, skipped = (event.writer, event.seq), 0
@@ -229,8 +246,8 @@ def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[E
 
 
 def _from_time(paths: Sequence[Path], since_s: float) -> Sequence[Path]:
-    """The files that may hold what was written since then: those of one agent's journal are sorted by time."""
-    if since_s == -math.inf or not paths or not paths[0].name.startswith(AGENT):
+    """The files that may hold what was written since then: those of one row are sorted by time."""
+    if since_s == -math.inf or not paths:
         return paths
     return paths[max(0, bisect_left(paths, since_s, key=_begin_s) - 1) :]
 

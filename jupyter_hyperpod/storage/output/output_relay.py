@@ -1,9 +1,9 @@
-"""Stores what workers print: the first part in the journal, the rest in rotated files beside it.
+"""Stores what workers print: the first part of a worker's in the journal, the rest in rotated files beside it.
 
-The journal takes $HYPERPOD_OUTPUT_MB megabytes (64) per worker. Further output goes to the job's directory `output`, as
-the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts. The parts of
-one node together take at most $HYPERPOD_OUTPUT_KEPT_MB (64, at least 1): the oldest is dropped first, and every reader
-gets a line about it.
+Both together take at most the job's `--output-cap` on each node (`output_cap.py`): the oldest is dropped first, and
+every reader gets a line about it. The journal takes half of it per worker, and at most $HYPERPOD_OUTPUT_MB megabytes
+(64), by a writer that writes nothing else: so whole files of it can go. Further output goes to the job's directory
+`output`, as the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts.
 
 An event names the session and the step that the rank was in, as soon as there is one: the worker writes a mark into its
 output where the step is another than before. ``NODE.steps`` (`step_index.py`) leads from steps to times.
@@ -11,32 +11,30 @@ output where the step is another than before. ``NODE.steps`` (`step_index.py`) l
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import SpecError, StoreError
 from ...core.events import Event
+from ...core.spec import OUTPUT_CAP
 from ...core.units import format_bytes
-from ..access import like_its_parent
-from ..journal import RecordWriter, event_writer, files
+from ..journal import RecordWriter, event_writer
 from ..journal_writer import JournalWriter
-from ..store import JobStore, private_directory
+from ..segments import OUTPUT_WRITER, SEGMENT_BYTES
+from ..store import JobStore
+from .output_cap import FILES, MOST_BYTES, PIECE, OutputCap, make_output_directory, output_directory
 from .step_index import StepIndex
 
 SHARE_VARIABLE, SHARE_MB = "HYPERPOD_OUTPUT_MB", 64
-KEPT_VARIABLE, KEPT_MB, KEPT_LEAST_MB = "HYPERPOD_OUTPUT_KEPT_MB", 64, 1
-PARTS = 8
-PIECE = 16_384  # characters of one event
-MOST_BYTES = 12 * PIECE + 1024  # the largest such event as JSON
 MARK_BEGINS = "\x1eHYPERPOD-"
 _MARK = re.compile(f"{MARK_BEGINS}(SHOWN|STEP)-([0-9]{{1,9}})(?:-([0-9]{{1,15}}))?\x1e\n")
-_PART = re.compile(r"(.+)@(\d+)@(\d+)\.[0-9a-f]+")
 
 
 def mark(number: int) -> str:
@@ -57,46 +55,23 @@ class StepLabel:
     step: int = 0
 
 
-def output_directory(job: JobStore) -> Path:
-    """The directory of the output that the journal does not hold."""
-    return job.path / "output"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Part:
-    """One file of a node; ``before`` is the number of bytes in all earlier parts."""
-
-    node: str
-    number: int
-    before: int
-    path: Path
-
-    @classmethod
-    def of(cls, path: Path) -> Part | None:
-        """Parse a file's name; None for a file of another kind."""
-        named = _PART.fullmatch(path.stem)
-        return cls(named[1], int(named[2]), int(named[3]), path) if named else None
-
-
-def parts(directory: Path) -> dict[str, list[Part]]:
-    """Node -> its parts, the oldest first."""
-    found: dict[str, list[Part]] = {}
-    for part in sorted(part for path in files(directory) if (part := Part.of(path))):
-        found.setdefault(part.node, []).append(part)
-    return found
-
-
 class OutputRelay:
-    """Writes the output of one node's workers. Never raises errors of the disk. Raises SpecError for a bad setting."""
+    """Writes the output of one node's workers. Never raises errors of the disk. Raises SpecError for a bad setting.
 
-    def __init__(self, job: JobStore, node: str, journal: JournalWriter) -> None:
+    ``journal`` gets what is said about it. ``cap``: the bytes that the output may take on the disk.
+    """
+
+    def __init__(self, job: JobStore, node: str, journal: JournalWriter, cap: int = OUTPUT_CAP) -> None:
         self._job, self._node, self._journal = job, node, journal
-        self._share = _megabytes(SHARE_VARIABLE, SHARE_MB)
-        self._kept = max(_megabytes(KEPT_VARIABLE, KEPT_MB), KEPT_LEAST_MB * 1_000_000)
-        self._part_bytes = max(self._kept // PARTS, MOST_BYTES)
+        self._share = min(_megabytes(SHARE_VARIABLE, SHARE_MB), cap // 2)
+        self._file_bytes = max(cap // FILES, MOST_BYTES)
+        segment_bytes = min(self._file_bytes, SEGMENT_BYTES)
+        self._first = JournalWriter(job.events, f"{OUTPUT_WRITER}{node}", segment_bytes, self._warn)
+        self._cap = OutputCap(job, node, cap, lambda: self._first.written + self._parts_written())
         self._left, self._said = self._share, False
         self._expected: dict[int, tuple[str, dict[str, Any]]] = {}  # displays whose marks have not been read yet
         self._part: RecordWriter[Event] | None = None
+        self._closed_parts = 0  # bytes in parts of this agent that are complete
         self._dropped = 0
         self._last_s = 0.0
         self._index: StepIndex | None = None
@@ -105,6 +80,11 @@ class OutputRelay:
         """Another worker prints from now on, with a full share of the journal."""
         self._left, self._said = self._share, False
         self._expected.clear()
+        self._close_part()  # so that it can be dropped as the oldest
+
+    def flush(self) -> None:
+        """Try to write what a full disk has refused."""
+        self._first.flush()
 
     def expect(self, number: int, text: str, shown: dict[str, Any]) -> None:
         """A display whose mark comes in the output; ``text``: what it is in words."""
@@ -137,35 +117,48 @@ class OutputRelay:
             self._write(record, text or "[a display was left out: this worker has printed too much]\n", label)
             return
         self._left -= size
-        self._journalled(record | {"text": text, "shown": shown}, label, size)
+        as_json = len(json.dumps(shown))
+        self._journalled(record | {"text": text, "shown": shown}, label, size, 12 * len(text) + as_json + 1024)
 
     def _write(self, record: dict[str, Any], text: str, label: StepLabel) -> None:
-        if not text:
-            return
-        rank = record["rank"]
+        for at in range(0, len(text), PIECE):
+            self._piece(record | {"text": text[at : at + PIECE]}, label)
+
+    def _piece(self, record: dict[str, Any], label: StepLabel) -> None:
+        text = record["text"]
         if self._left > 0:
             size = len(text.encode(errors="replace"))
             self._left -= size
-            self._journalled(record | {"text": text}, label, size)
+            self._journalled(record, label, size, 12 * len(text) + 1024)
             return
-        self._say_where(rank)
+        self._say_where(record["rank"])
         self._note(label, len(text))
-        labelled = record | _label_of(label)
-        for at in range(0, len(text), PIECE):
-            self._keep(labelled | {"text": text[at : at + PIECE]})
+        self._keep(record | _label_of(label))
 
-    def _journalled(self, record: dict[str, Any], label: StepLabel, size: int) -> None:
-        """Write to the journal. What has to wait there gets a later time, which the index must not attribute."""
-        on_time = not self._journal.problem
+    def _journalled(self, record: dict[str, Any], label: StepLabel, size: int, most: int) -> None:
+        """Write to the journal. What has to wait there gets a later time, which the index must not attribute.
+
+        ``most``: bytes that this may take there.
+        """
+        with suppress(StoreError):  # a file that cannot be removed: then more is kept
+            self._make_room(most)
+        on_time = not self._first.problem
         self._note(label, size)
-        if not (self._journal.write("output.written", record | _label_of(label)) and on_time) and self._index:
+        if not (self._first.write("output.written", record | _label_of(label)) and on_time) and self._index:
             self._index.forget()
+
+    def _make_room(self, size: int) -> None:
+        open_files = {self._first.path, self._part.path if self._part is not None else None}
+        self._cap.make_room(size, open_files, self._file_bytes)
+
+    def _warn(self, text: str) -> None:
+        self._journal.write("warning.raised", {"text": text})
 
     def _note(self, label: StepLabel, size: int) -> None:
         if not label.session:
             return
         try:
-            index = self._index or StepIndex(self._directory(), self._node)
+            index = self._index or StepIndex(make_output_directory(self._job), self._node)
         except (OSError, StoreError):  # a full disk: then there is no index
             return
         self._index = index
@@ -173,26 +166,24 @@ class OutputRelay:
 
     def _clock(self) -> float:
         """The time, which never goes back here: an index of times leads to what was printed then."""
-        self._last_s = max(self._last_s, self._journal.last_s, time.time())
+        self._last_s = max(self._last_s, self._first.last_s, time.time())
         return self._last_s
-
-    def _directory(self) -> Path:
-        """Make the directory. Raises OSError."""
-        return like_its_parent(private_directory(output_directory(self._job)))
 
     def close(self) -> None:
         """Close the file; journal how much was dropped since the last report."""
         self._close_part()
+        self._first.close()
         if self._index is not None:
             self._index.close(self._clock())
             self._index = None
         if self._dropped:
             text = f"{format_bytes(self._dropped)} of output of {self._node} were dropped: the disk refused them"
-            self._journal.write("warning.raised", {"text": text})
+            self._warn(text)
             self._dropped = 0
 
     def _close_part(self) -> None:
         if self._part is not None:
+            self._closed_parts += self._part.size
             self._part.close()
             self._part = None
 
@@ -200,16 +191,22 @@ class OutputRelay:
         if self._said:
             return
         self._said = True
+        self._first.rest()  # so that its file can be dropped as the oldest
         who, chosen = (f"rank {rank}", f" --rank {rank}") if rank is not None else (self._node, "")
-        text = (
-            f"further output of {who} is in {output_directory(self._job)}, at most {format_bytes(self._kept)}, the "
-            f"oldest is dropped first; `jupyter hyperpod logs {self._job.id}{chosen}` shows it"
+        self._warn(
+            f"further output of {who} is in {output_directory(self._job)}; all that it has printed takes at most "
+            f"{format_bytes(self._cap.cap)}, the oldest is dropped first (--output-cap); `jupyter hyperpod logs "
+            f"{self._job.id}{chosen}` shows it"
         )
-        self._journal.write("warning.raised", {"text": text})
+
+    def _parts_written(self) -> int:
+        return self._closed_parts + (self._part.size if self._part is not None else 0)
 
     def _keep(self, record: Mapping[str, Any]) -> None:
         try:
-            if self._part is None or self._part.size + 12 * len(record["text"]) + 1024 > self._part_bytes:
+            most = 12 * len(record["text"]) + 1024
+            self._make_room(most)
+            if self._part is None or self._part.size + most > self._file_bytes:
                 self._part = self._next_part()
             if self._dropped:
                 text = f"[{format_bytes(self._dropped)} of output were dropped: the disk refused them]\n"
@@ -220,22 +217,13 @@ class OutputRelay:
             self._dropped += len(record["text"])
 
     def _next_part(self) -> RecordWriter[Event]:
-        """Make room for one more part, and open it. Raises StoreError."""
+        """Open one more part. Raises StoreError."""
         self._close_part()
         try:
-            directory = self._directory()
+            directory = make_output_directory(self._job)
         except OSError as error:
             raise StoreError(f"cannot create {output_directory(self._job)}: {error.strerror}") from error
-        there = parts(directory).get(self._node, [])
-        sizes = {part: _size(part.path) for part in there}
-        number, before = (there[-1].number + 1, there[-1].before + sizes[there[-1]]) if there else (0, 0)
-        while there and sum(sizes[part] for part in there) + self._part_bytes > self._kept:
-            oldest = there.pop(0)
-            try:
-                oldest.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise StoreError(f"cannot remove {oldest.path}: {error.strerror}") from error
-        return event_writer(directory, f"{self._node}@{number:06d}@{before}", clock=self._clock)
+        return event_writer(directory, self._cap.next_part(self._clock()), clock=self._clock)
 
 
 def _label_of(label: StepLabel) -> dict[str, int]:
@@ -252,10 +240,3 @@ def _megabytes(variable: str, default: int) -> int:
     if not 0 <= value < math.inf:
         raise SpecError(f"${variable} is {text[:40]!r}; expected a number of megabytes, 0 or more")
     return round(value * 1e6)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -5,6 +5,9 @@ before `until_s` belongs to the steps from `low` to `high` of this session. One 
 and where the session changes; nothing waits for the disk. A full file gets shorter: of its older half, neighbours are
 joined.
 
+An agent that begins with a clock that was set back begins with an entry of no length: from its time on, entries before
+it speak for their own output only.
+
 An entry has a checksum. A time that no entry speaks for is read: so an index that is torn, damaged, thinned or missing
 costs time, but hides nothing.
 """
@@ -115,16 +118,26 @@ def _began_s(path: Path) -> float:
 
 
 def windows(spans: Sequence[StepSpan], wanted: StepRange) -> list[Window]:
-    """When output of these steps may have been printed, in order: all times but those that belong to other steps."""
-    found: list[Window] = []
+    """When output of these steps may have been printed, in order: all times but those that belong to other steps.
+
+    ``spans`` are in the order in which they were written.
+    """
+    found = [(span.since_s - MARGIN_S, span.until_s + MARGIN_S) for span in spans if span.meets(wanted)]
     reached_s = -math.inf
-    for span in sorted(spans):
-        if span.since_s > reached_s:
-            found.append((reached_s, span.since_s))
-        if span.meets(wanted):
-            found.append((span.since_s - MARGIN_S, span.until_s + MARGIN_S))
-        reached_s = max(reached_s, span.until_s)
+    for since_s, until_s in sorted(_spoken_for(spans)):
+        if since_s > reached_s:
+            found.append((reached_s, since_s))
+        reached_s = max(reached_s, until_s)
     return list(_joined([*found, (reached_s, math.inf)]))
+
+
+def _spoken_for(spans: Sequence[StepSpan]) -> Iterator[Window]:
+    """The times of all whose output the entries say the steps: of each, those before any later entry."""
+    back_s = math.inf
+    for span in reversed(spans):
+        if span.since_s <= back_s:
+            yield span.since_s, min(span.until_s, back_s)
+        back_s = min(back_s, span.since_s)
 
 
 def _joined(found: Iterable[Window]) -> Iterator[Window]:
@@ -166,9 +179,12 @@ class StepIndex:
         self._count = 0
         self._span: StepSpan | None = None
         self._bytes = 0
+        self._is_open = False
 
     def note(self, time_s: float, session: int, step: int, size: int) -> None:
         """So many bytes of output that belong to this step come now."""
+        if not self._is_open:
+            self._begin(time_s, session, step)
         span = self._span
         if span is not None and (span.session != session or self._bytes >= SPAN_BYTES):
             self._append(span._replace(until_s=max(time_s, span.since_s)))
@@ -189,19 +205,35 @@ class StepIndex:
         if self._span is not None:
             self._append(self._span._replace(until_s=max(time_s, self._span.since_s)))
             self._span = None
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _append(self, span: StepSpan) -> None:
+    def _begin(self, time_s: float, session: int, step: int) -> None:
+        """Say so where an earlier agent's clock was ahead; an index that cannot take this goes."""
+        self._is_open = True
+        with suppress(OSError):
+            spans = decode_spans(self._path.read_bytes()) if self._path.exists() else []
+            behind = max((span.until_s for span in spans), default=-math.inf) > time_s
+            if behind and not self._append(StepSpan(time_s, time_s, session, step, step)):
+                self._path.unlink(missing_ok=True)
+                self._close_file()
+
+    def _append(self, span: StepSpan) -> bool:
+        """Write one entry; False where the disk refuses."""
         with suppress(OSError):
             if self._file < 0:
                 self._count = len(decode_spans(self._path.read_bytes())) if self._path.exists() else 0
                 self._file = self._create(self._path, os.O_APPEND)
             if self._count >= MOST_ENTRIES:
                 self._shorten()
-            os.write(self._file, encode_span(span))
+            written = os.write(self._file, encode_span(span))
             self._count += 1
+            return written == ENTRY_BYTES
+        return False
 
     def _shorten(self) -> None:
         spans = shortened(decode_spans(self._path.read_bytes()))
