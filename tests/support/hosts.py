@@ -5,18 +5,21 @@ The kernel removes everything of a host when its process 1 ends, and ends that w
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
 from tests.support.slurm.machine import PATH, die_with
 
 SPACES = ("--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc")
+NETWORK = 0x40000000  # CLONE_NEWNET
 UP_S = 30.0
 
 
@@ -138,6 +141,16 @@ class Hosts:
                 start_new_session=True,  # an interrupt of the terminal is for the test
             )
 
+    @contextmanager
+    def joined(self, host: str) -> Iterator[None]:
+        """This thread, and threads and processes that it starts meanwhile, are in the network of a host."""
+        with open("/proc/thread-self/ns/net") as own, open(f"/proc/{self.pid(host)}/ns/net") as theirs:
+            _enter(theirs.fileno())
+            try:
+                yield
+            finally:
+                _enter(own.fileno())
+
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL for a command that `start` has started, and wait for its end."""
         deadline = time.monotonic() + UP_S
@@ -181,6 +194,12 @@ class Hosts:
         )
         if done.returncode:
             raise ClusterError(f"{command} {text!r}: {done.stderr}")
+
+
+def _enter(network: int) -> None:
+    """Move this thread; `os` has a function for it only since Python 3.12."""
+    if ctypes.CDLL(None, use_errno=True).setns(network, NETWORK):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _children(process: subprocess.Popen[bytes]) -> list[int]:

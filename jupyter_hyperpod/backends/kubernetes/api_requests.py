@@ -34,6 +34,7 @@ ANSWER_BYTES = 128 << 20
 PATH = re.compile(r"(?:/[A-Za-z0-9._:~-]+)+")
 BUSY, UNSURE = (429,), (500, 502, 503, 504)  # not done; perhaps done
 VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "PUT": "change", "DELETE": "delete"}
+IN_PODS = {"exec": "run a command in the pod", "log": "read the log of the pod"}
 REMEDIES = {
     401: "the credentials are not accepted: log in to the cluster again",
     403: "ask who runs the cluster for this right",
@@ -72,6 +73,9 @@ class ApiRequest:
         return f"{self.path}?{query}" if query else self.path
 
     def __str__(self) -> str:
+        *_, pod, last = ["", "", *self.path.split("/")]
+        if last in IN_PODS:
+            return f"{IN_PODS[last]} {pod}"
         return f"{VERBS.get(self.method, self.method)} {self.path}"
 
 
@@ -218,7 +222,7 @@ class ApiRequests:
     ) -> http.client.HTTPResponse:
         link.putrequest(request.method, self._prefix + target, skip_accept_encoding=True)
         shown = headers(self.login.access, credential)
-        shown += [("Accept", "application/json"), ("User-Agent", "jupyter-hyperpod"), *(extra or {}).items()]
+        shown += [("Accept", "application/json, */*"), ("User-Agent", "jupyter-hyperpod"), *(extra or {}).items()]
         if request.body is not None:
             shown += [("Content-Type", request.content_type), ("Content-Length", str(len(request.body)))]
         for name, value in shown:

@@ -35,19 +35,19 @@ def run_command(
     answer = requests.open(request, min(max(deadline_s - time.monotonic(), 0.1), UPGRADE_S), extra)
     try:
         protocol = _check_upgrade(answer, request, nonce)
-        session = ExecSession(answer, stdin, protocol, f"`{request}`")
+        session = ExecSession(answer, stdin, protocol, str(request))
         session.run(deadline_s)
     except ProtocolError as error:
-        raise ClusterError(f"`{request}` failed: {error}") from error
+        raise ClusterError(f"could not {request}: {error}") from error
     except OSError as error:
         raise unreachable(requests.login.access, request, error) from error
     finally:
         answer.close()
     if not session.told:
-        raise ClusterError(f"the connection was cut during `{request}`, before the exit status was known")
+        raise ClusterError(f"could not {request}: the connection was cut before the exit status was known")
     status, why = websocket.exit_status(bytes(session.told))
     if status is None:
-        raise ClusterError(f"`{request}` did not run the command: {why}")
+        raise ClusterError(f"could not {request}: {why}")
     return status, bytes(session.output), bytes(session.errors)
 
 
@@ -55,7 +55,7 @@ def _check_upgrade(answer: ApiAnswer, request: ApiRequest, nonce: str) -> str:
     """The protocol that the server speaks from now on."""
     shown = answer.answer
     if shown.status != SWITCHED or shown.getheader("Sec-WebSocket-Accept", "").strip() != websocket.accepted(nonce):
-        raise ApiError(shown.status, "", f"`{request}` was answered without a websocket; is a proxy in between?")
+        raise ApiError(shown.status, "", f"could not {request}: no websocket was opened; is a proxy in between?")
     return shown.getheader("Sec-WebSocket-Protocol", "").strip()
 
 
@@ -91,7 +91,7 @@ class ExecSession:
                 if self.told:
                     left_s = min(left_s, AFTER_STATUS_S)
                 elif left_s <= 0:
-                    raise ClusterError(f"{self._what} has not ended in time; it may go on in the pod")
+                    raise ClusterError(f"could not {self._what} to its end: it has not ended in time and may go on")
                 selector.modify(self._socket, wanted)
                 if not selector.select(max(left_s, 0)) and self.told:
                     return

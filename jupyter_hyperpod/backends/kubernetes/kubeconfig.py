@@ -11,7 +11,7 @@ import binascii
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from ...core.units import few
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LIMIT_BYTES = 4 << 20
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+CREDENTIAL = ("token", "token_file", "certificate", "key", "certificate_file", "key_file", "plugin")
 SKIPS_TLS = (
     "the kubeconfig says `insecure-skip-tls-verify: true` for {server}: whoever is between here and there can read "
     "and change everything; put the cluster's certificate authority there instead"
@@ -85,6 +86,15 @@ def read_access(context: str = "", kubeconfig: Path | None = None) -> Access:
             "get one from who runs the cluster, or set KUBECONFIG to where it is"
         )
     return pod_access(os.environ, ACCOUNT, files)
+
+
+def reread(access: Access) -> Access:
+    """The same with the credential that its kubeconfig has now, unless that is about another server by now."""
+    if not access.files:
+        return access
+    newer = parse([(path, _text(path, must=True) or "") for path in access.files], access.context)
+    same = newer.server == access.server
+    return replace(access, **{name: getattr(newer, name) for name in CREDENTIAL}) if same else access
 
 
 def kubeconfig_files(kubeconfig: Path | None, environment: Mapping[str, str]) -> list[Path]:

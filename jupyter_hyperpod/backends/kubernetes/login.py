@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import ClusterError
 from ...core.units import first_line
-from .kubeconfig import Access, Plugin, read_access
+from .kubeconfig import Access, Plugin, reread
 
 PLUGIN_TIMEOUT_S = 60.0
 FILE_AGE_S = 10.0  # a kubelet replaces the token of a pod long before it ends
@@ -62,8 +61,7 @@ class Login:
         """The API has refused this one: read it anew, unless somebody has meanwhile. Whether there is another now."""
         with self._lock:
             if self._credential == credential:
-                if self.access.files:  # a person may have logged in again
-                    self.access = read_access(self.access.context, _one(self.access.files))
+                self.access = reread(self.access)  # a person may have logged in again
                 self._read()
             return self._credential != credential
 
@@ -89,10 +87,6 @@ class Login:
             self._context = tls_context(self.access, made)
             self.version += 1
         self._credential, self._read_s = made, time.monotonic()
-
-
-def _one(files: tuple[Path, ...]) -> Path | None:
-    return files[0] if len(files) == 1 else None
 
 
 def _tls(credential: Credential) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,8 @@ PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LINE_BYTES = 16 << 20
 GONE = 410
 PASSING = (408, 429, 500, 502, 503, 504)
+# A server that has just begun knows neither roles nor tokens for a moment, and refuses what it has allowed before.
+FORGETFUL, FORGETFUL_S = (401, 403), 60.0
 
 
 class ChunkedLines:
@@ -99,7 +102,7 @@ class ApiWatch(Iterator[Change]):
         self.problem = ""
         self._requests, self._path, self._labels, self._list = requests, path, labels, list_all
         self._known = {key(item): item for item in known}
-        self._since = since
+        self._since, self._allowed_s = since, -FORGETFUL_S
         self._closed = threading.Event()
         self._answer: ApiAnswer | None = None
         self._changes = self._follow()
@@ -131,13 +134,16 @@ class ApiWatch(Iterator[Change]):
                     if error.status == GONE:
                         self._since = ""
                         continue
-                    if error.status not in PASSING:
+                    if error.status not in PASSING and not self._is_forgetful(error):
                         raise
                 elif isinstance(error, ClusterError) and not isinstance(error.__cause__, OSError):
                     raise
                 self.problem = str(error) or type(error).__name__
                 failures += 1
             self._closed.wait(min(PAUSE_S * 2 ** min(failures, 8), LONGEST_PAUSE_S) if failures else 0)
+
+    def _is_forgetful(self, error: ApiError) -> bool:
+        return error.status in FORGETFUL and time.monotonic() - self._allowed_s < FORGETFUL_S
 
     def _watch_once(self) -> Iterator[Change]:
         query = {
@@ -148,18 +154,19 @@ class ApiWatch(Iterator[Change]):
         }
         asked = ApiRequest("GET", self._path, query | ({"labelSelector": self._labels} if self._labels else {}))
         answer = self._requests.open(asked, SILENT_S)
-        self._answer, self.problem = answer, ""
+        self._answer, self.problem, self._allowed_s = answer, "", time.monotonic()
         try:
             if self._closed.is_set():
                 return
             lines = ChunkedLines()
             while data := self._read(answer):
+                self._allowed_s = time.monotonic()
                 for line in lines.feed(data):
                     change = parse_change(line)
                     if change is not None and (told := self._taken(*change)) is not None:
                         yield told
         finally:
-            self._answer = None
+            self._answer, self._allowed_s = None, time.monotonic()
             answer.close()
 
     def _read(self, answer: ApiAnswer) -> bytes:

@@ -7,6 +7,7 @@ import socket
 import stat
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes import login
 from jupyter_hyperpod.backends.kubernetes.client import Api, ApiError
-from jupyter_hyperpod.backends.kubernetes.kubeconfig import Access, Plugin
+from jupyter_hyperpod.backends.kubernetes.kubeconfig import Access, Plugin, read_access
 from jupyter_hyperpod.core.errors import ClusterError
 from tests.backends.kubernetes.server import CUT, Answer, answer, scripted, status_of
 
@@ -133,6 +134,26 @@ def test_a_token_file_is_read_again_after_a_refusal(tmp_path: Path) -> None:
     with scripted(answers) as server, Api(server.access(token_file=str(token))) as api:
         assert api.get(JOBS) == {"n": 1}
         assert server.tokens == ["old", "new"]
+
+
+def test_a_kubeconfig_is_read_again_after_a_refusal_but_not_for_another_server(tmp_path: Path) -> None:
+    def written(server: str, token: str) -> None:
+        user, cluster = {"name": "u", "user": {"token": token}}, {"name": "c", "cluster": {"server": server}}
+        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+        whole = {"current-context": "x", "clusters": [cluster], "contexts": [context], "users": [user]}
+        (tmp_path / "config").write_text(json.dumps(whole))
+
+    with scripted(lambda number: answer(200) if server.tokens[number] == "new" else status_of(401, "")) as server:
+        here = server.access()
+        written(here.server, "old")
+        access = replace(read_access(kubeconfig=tmp_path / "config"), ca=here.ca)
+        with Api(access) as api:
+            written("https://elsewhere", "new")
+            with pytest.raises(ApiError):
+                api.get(JOBS)
+            written(here.server, "new")
+            assert api.get(JOBS) == {}
+        assert server.tokens == ["old", "old", "new"]
 
 
 def test_a_refused_credential_that_does_not_change_is_an_error_that_says_what_to_do() -> None:

@@ -90,6 +90,12 @@ class Testbed:
         command = [str(programs() / "kubectl"), *fixed, *arguments]
         return self.hosts.run(CONTROLLER, *command, text=text, timeout_s=timeout_s, check=check)
 
+    @contextmanager
+    def network(self) -> Iterator[None]:
+        """This thread reaches the API and the nodes, and nothing else; so do threads that it starts meanwhile."""
+        with self.hosts.joined(CONTROLLER):
+            yield
+
     def get(self, *arguments: str, user: str = access.ADMIN) -> dict[str, Any]:
         """What `kubectl get` says, as data."""
         found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json", user=user).stdout)
