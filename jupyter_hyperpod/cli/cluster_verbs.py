@@ -1,4 +1,4 @@
-"""The verbs about the cluster: start and stop it, nodes, health, metrics, mounts, validation."""
+"""The verbs about the cluster: start and stop it, nodes, health, metrics, mounts, validation; and environments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..control import (
     validate,
     verb_options,
 )
+from ..control.parity import environment_verbs
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
@@ -61,6 +62,12 @@ def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -
 
 def run_housekeeping(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     return _show(housekeeping.run(options.verb, options, store), options, terminal)
+
+
+def run_env(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = environment_verbs.run(options, store, say=terminal.status)
+    terminal.clear()
+    return _show(answer, options, terminal)
 
 
 def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

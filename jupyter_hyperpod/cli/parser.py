@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
+from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
@@ -149,6 +150,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     )
     events.add_argument("--tail", type=int, metavar="N", help="only the last N events")
 
+    environment_verbs.add_options(verbs.add("env", environment_verbs.HELP))
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
 
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))

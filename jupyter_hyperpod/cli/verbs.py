@@ -24,6 +24,7 @@ VERBS: dict[str, Verb] = {
     "rerun": job_verbs.run_rerun,
     "list": job_verbs.run_list,
     "describe": job_verbs.run_describe,
+    "env": cluster_verbs.run_env,
     "audit": job_verbs.run_audit,
     "logs": job_verbs.run_logs,
     "events": job_verbs.run_events,

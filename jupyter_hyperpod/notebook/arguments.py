@@ -8,6 +8,7 @@ from functools import cache
 
 from ..control import housekeeping, mounting, nodes, validate
 from ..control.option_parser import Parser, help_format, without_values
+from ..control.parity import environment_verbs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.errors import SpecError
@@ -23,6 +24,7 @@ VERB_HELP = {
     "logs": "show what a job's ranks have printed until now; `attach` follows it",
     "attach": "stream a job into this cell until it ends",
     "rerun": "run a job again: the same code, the same specification",
+    "env": environment_verbs.HELP,
     "scale": "ask a job to grow or shrink, without a restart",
     "stop": "end a job at once; its checkpoints stay",
     **housekeeping.VERBS,
@@ -99,6 +101,7 @@ def verb_parser() -> Parser:
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )
+    environment_verbs.add_options(made["env"])
     add_rerun_options(made["rerun"])
     _add_stream_options(made["rerun"])
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")

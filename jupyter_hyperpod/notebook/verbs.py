@@ -22,6 +22,7 @@ from ..control import (
     validate,
     watch,
 )
+from ..control.parity import environment_verbs
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields, tail
@@ -173,6 +174,12 @@ def _housekeeping(options: argparse.Namespace, notebook: Notebook) -> Rows | Non
     return _said(answer, answer.record)
 
 
+def _env(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    answer = environment_verbs.run(options, notebook.open_store(), notebook.last_job)
+    found = answer.record.get("differences")
+    return _said(answer, [answer.record] if found is None else found)
+
+
 def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     answer = mounting.run(options.verb, options, notebook.open_store())
     return _said(answer, answer.record)
@@ -227,6 +234,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "logs": _logs,
     "attach": _attach,
     "rerun": _rerun,
+    "env": _env,
     "scale": _scale,
     "stop": _stop,
     **dict.fromkeys(housekeeping.VERBS, _housekeeping),

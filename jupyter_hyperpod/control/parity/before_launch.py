@@ -53,7 +53,7 @@ def since(earlier: JobStore, now: Mapping[str, object]) -> list[str]:
     """A sentence about what is not as it was when an earlier job with the same code was submitted."""
     try:
         changed = parity.differences(record.of_job(earlier.path), now)
-    except NotFound:
+    except (NotFound, StoreError):
         return []
     grave = [one for one in changed if one.rank <= 3]
     told = parity.sentence(grave, "then", "now")

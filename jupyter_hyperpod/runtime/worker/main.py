@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import Fenced, NotFound
+from ...core.errors import Fenced, NotFound, StoreError
 from ...policy import parity
 from ...storage import values
 from ...storage.fingerprint import record as fingerprint
@@ -169,7 +169,7 @@ def _other_environment(job: Path) -> str:
     """A sentence about Python and packages that are not those with which the job was submitted; "" where none is."""
     try:
         there = fingerprint.of_job(job)
-    except NotFound:
+    except (NotFound, StoreError):
         return ""
     here = fingerprint.of_member(job.parents[1] / fingerprint.CACHE)
     changed = parity.of_members(there, here)

@@ -121,7 +121,9 @@ def leave(job: Path, found: Mapping[str, Any]) -> None:
 
 
 def of_job(job: Path) -> Fingerprint:
-    """The fingerprint with which a job was submitted. Raises NotFound where there is none that can be read."""
+    """The fingerprint with which a job was submitted. Raises NotFound without one, StoreError where it is private."""
+    if (job / FILE).exists() and not os.access(job / FILE, os.R_OK, effective_ids=True):
+        raise StoreError(f"only the owner of {job.name} may read in which environment it was submitted")
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(_begin(job / FILE))
         if isinstance(found, dict) and isinstance(found.get("packages"), dict):
