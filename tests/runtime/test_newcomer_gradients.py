@@ -96,3 +96,68 @@ def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_pro
     run.finish()
     assert [(i["cause"], i["rank"]) for i in run.view["incidents"]] == [("silent data corruption", 2)], run.story()
     assert run.view["digest"] == alone.view["digest"]
+
+
+@pytest.mark.timeout(180)
+def test_a_gradient_that_was_wrong_when_others_were_added_to_it_is_found(job: Submit, tmp_path: Path) -> None:
+    """The newcomer's first two micro-batches are siblings: the first one is compared as it goes into their sum."""
+    plain = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
+    plain = plain.replace("global_batch=16, micro_batch=4", "global_batch=16, micro_batch=2")
+    alone = job(plain, nodes=1)
+    alone.finish()
+    fault = f"""    gradients = session._gradients
+    compute = gradients.compute
+    def strike(leaf, seed, loss, aside=None):
+        compute(leaf, seed, loss, aside)
+        if session.rank == 2 and not os.path.exists({str(tmp_path / "struck")!r}):
+            open({str(tmp_path / "struck")!r}, "w").close()
+            gradients.finished.nodes[leaf, leaf + 1].flats[0].view(torch.uint8).numpy()[5] ^= 0x40
+    gradients.compute = strike
+    for epoch in"""
+    run = job(plain.replace("    for epoch in", fault), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    run.finish()
+    assert [(i["cause"], i["rank"]) for i in run.view["incidents"]] == [("silent data corruption", 2)], run.story()
+    assert run.view["digest"] == alone.view["digest"]
+
+
+@pytest.mark.timeout(180)
+def test_members_compute_what_is_left_of_a_step_while_a_newcomer_is_not_ready(job: Submit, tmp_path: Path) -> None:
+    """A newcomer computes nothing of a step that was interrupted: nobody waits for the comparison with it before."""
+    plain = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
+    alone = job(plain, nodes=1)
+    alone.finish()
+    order = f"""    from pathlib import Path
+    place = Path({str(tmp_path)!r})
+    execution = session._execution
+    execute, prove = execution._execute, execution._prove
+    def watched(loss, leaf, aside=None):
+        execute(loss, leaf, aside)
+        if session.step == 30 and session.world_size == 3 and leaf == 0:
+            (place / "first").touch()
+        if session.step == 30 and session.world_size == 3 and session.rank == 2 and not (place / "killed").exists():
+            wait_for("first")
+            (place / "killed").touch()
+            os.kill(os.getpid(), 9)
+        if session.step == 30 and leaf == 3 and (place / "killed").exists():
+            (place / "after").touch()
+    def wait_for(name):
+        for _ in range(1000):
+            if (place / name).exists():
+                return
+            time.sleep(0.02)
+        (place / f"no-{{name}}").touch()
+    def slow():
+        if execution._plan.rank in execution._plan.proving and session.step == 30:
+            (place / "newcomer").touch()
+            wait_for("after")
+        prove()
+    execution._execute, execution._prove = watched, slow
+    for epoch in"""
+    cell = plain.replace("    for epoch in", order)
+    run = job(cell, nodes=3, spares=1, env={"PAUSE_S": "0.02"})
+    run.finish()
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "killed", "newcomer", "after"}, run.story()
+    assert len(run.of_kind("member.lost")) == 1, run.story()  # the newcomer is not taken for hung
+    assert run.view["digest"] == alone.view["digest"]
