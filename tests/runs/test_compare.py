@@ -11,6 +11,8 @@ import pytest
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control.runs import verbs
 from jupyter_hyperpod.control.runs.compare_page import compare_page
+from jupyter_hyperpod.control.runs.report_page import report_page
+from jupyter_hyperpod.control.runs.run_record import read
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.journal import event_writer
@@ -96,6 +98,25 @@ def test_what_differs_stands_side_by_side(store: Store) -> None:
     for text in ("-lr = 1", "+lr = 2", "torch", "2.1", "grad <norm>", "$OTHER", "differ from the first step"):
         assert text in page.text
     assert "hush" not in page.text and "quiet" not in page.text
+
+
+def test_digests_of_packages_are_compared_where_both_are_known(store: Store) -> None:
+    known: list[dict[str, Any]] = [
+        {"one": ["1", "aa", ""], "two": ["1", "aa", ""], "python": ["1", "aa", "git+x"]},
+        {"one": ["1", "", ""], "two": ["1", "bb", ""], "python": ["1", "aa", "git+x"]},
+    ]
+    jobs = [trained(store, "a", WHOLE) for _ in known]
+    for job, packages in zip(jobs, known, strict=True):
+        git = {"known": True, "commit": "abc", "branch": "main", "files": {"mine.py": "deleted"}}
+        found = {"v": 1, "packages": packages, "python": {"version": "3.11"}, "variables": ["PATH"], "git": git}
+        (job.path / "fingerprint.json").write_text(json.dumps(found))
+    _, record = told(store, *jobs)
+    assert record["differences"]["packages"] == {"two": ["1 (aa)", "1 (bb)"]}
+    assert "other files" in record["packages_may_change"]["two"]
+    assert "other files" in harmless(compare_page(verbs.compared(store, [job.id for job in jobs]), "1")).text
+    text = harmless(report_page(read(store, jobs[0].id), "1")).text
+    for word in ("3.11", "abc", "not committed: mine.py", "1 (aa)", "1 (aa) git+x", "PATH"):
+        assert word in text
 
 
 def test_three_jobs_are_compared_with_the_first(store: Store, tmp_path: Path) -> None:

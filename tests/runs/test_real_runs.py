@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.runs.record import read
+from jupyter_hyperpod.control.runs.run_record import read
 from jupyter_hyperpod.control.watch import wait_for_step
 from jupyter_hyperpod.storage.store import Store
 from tests.runs.pages import harmless

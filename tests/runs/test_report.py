@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.control.runs.record import RunRecord, read
 from jupyter_hyperpod.control.runs.report_page import report_page
+from jupyter_hyperpod.control.runs.run_record import RunRecord, read
 from jupyter_hyperpod.control.runs.verbs import write
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event, decode_event, encode
@@ -125,7 +125,7 @@ def test_a_job_without_anything_has_a_report(store: Store) -> None:
     (job.path / "packages.json").write_text("[1]")
     record, source = page_of(store, job)
     assert "The source is not kept" in harmless(source).text
-    assert record.packages is None
+    assert record.packages() == {}
     (job.path / "spec.json").write_text("{")
     harmless(page_of(store, job)[1])
 

@@ -10,8 +10,8 @@ from ..report import TONES
 from .charts import COLOURS, DASHES, Chart, Line, Mark
 from .markup import figure, folded, moment, number, safe, section, table
 from .page import bounded, page
-from .record import LOSS, RATE, RunRecord
 from .report_page import METRICS_DRAWN, behind
+from .run_record import LOSS, RATE, RunRecord
 from .sentence import what_happened
 from .series import Series
 from .side_by_side import JobComparison, Pair, curve_names, source_difference
@@ -121,10 +121,12 @@ def _differences(found: JobComparison) -> Iterator[str]:
         if not differing:
             yield f'<h3>{title}</h3><p class="faint">No difference, {equal}.</p>'
             continue
-        shown = _rows(differing)
+        shown, changes = list(_rows(differing)), found.changes if part == "packages" else {}
+        if changes:
+            shown = [[*row, safe(changes.get(name, ""), TEXT)] for row, name in zip(shown, differing, strict=False)]
         more = len(differing) - NAMES_SHOWN
         note = f"{more:,} more are left out" if more > 0 else ""
-        yield f"<h3>{title}</h3>{table(headers, shown)}"
+        yield f"<h3>{title}</h3>{table((*headers, *['what that may change'] * bool(changes)), shown)}"
         told = ", ".join(filter(None, [equal, note]))
         yield f'<p class="faint">{told}.</p>' if told else ""
 

@@ -10,7 +10,7 @@ from ..report import TONES, incident_duration, loss_text, steps, throughput
 from .charts import Chart, Line, Mark, table_rows
 from .markup import block, figure, folded, moment, number, pairs, safe, section, table
 from .page import bounded, page
-from .record import LOSS, RATE, RunRecord
+from .run_record import LOSS, RATE, RunRecord
 from .sentence import what_happened
 from .timeline import lanes_svg, not_drawn, time_rows, waterfall_svg
 
@@ -25,6 +25,7 @@ STAGES_SHOWN = 12
 DECISIONS_SHOWN = 4
 NOTES_SHOWN = 100
 PACKAGES_SHOWN = 1000
+VARIABLES_CHARACTERS = 20_000
 TEXT = 400
 
 _SAMPLE = (
@@ -279,11 +280,14 @@ def _table_of(known: Mapping[str, str]) -> str:
 def _environment(record: RunRecord) -> str:
     known = record.environment()
     parts = [f"<h3>Environment</h3>{_table_of(known)}"] if known else []
-    if record.packages:
-        shown = sorted(record.packages.items(), key=lambda item: item[0].lower())
-        rows = ([safe(name, 120), safe(version, 60)] for name, version in shown[:PACKAGES_SHOWN])
-        told = f"{plural(len(shown), 'package')} with which it was submitted"
+    if known_packages := record.packages():
+        shown = sorted(known_packages.items(), key=lambda item: item[0].lower())
+        rows = ([safe(name, 120), safe(version, 120)] for name, version in shown[:PACKAGES_SHOWN])
+        told = f"{plural(len(shown), 'package')} with which it was submitted, with digests of their files"
         parts.append(folded(told, table(("package", "version"), rows)))
+    if variables := record.fingerprint.get("variables"):
+        told = f"Names of the {plural(len(variables), 'variable')} of the environment from which it was submitted"
+        parts.append(folded(told, f"<p>{safe(', '.join(map(str, variables)), VARIABLES_CHARACTERS)}</p>"))
     return "".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.units import format_duration, plural
 from ..report import loss_text, throughput
-from .record import RunRecord
+from .run_record import RunRecord
 
 
 def what_happened(record: RunRecord) -> str:

@@ -9,12 +9,14 @@ from itertools import islice
 from typing import Any
 
 from ...core.units import plural
+from ...policy import parity
 from ...policy.decision import Decision
 from ...policy.identity import UNKNOWN, KnownSteps, SameUntil, same_until
+from ...storage.fingerprint.record import packages_of
 from ..report import loss_text
 from ..text_tables import Table
 from .losses import ExactLosses
-from .record import LOSS, RATE, RunRecord
+from .run_record import LOSS, RATE, RunRecord
 
 DIFF_LINES = 1500
 COMPARED_CHARACTERS = 400_000  # of longer sources only the digests are compared: the comparison takes its square
@@ -56,6 +58,13 @@ class JobComparison:
     alike: Mapping[str, int]
     metrics: Mapping[str, Sequence[str]]
 
+    @property
+    def changes(self) -> dict[str, str]:
+        """Package -> what its difference between two of the jobs may change, where that is known."""
+        first, *others = (record.fingerprint for record in self.records)
+        found = (one for other in others for one in parity.differences(first, other))
+        return {one.name: one.change for one in found if one.kind in ("package", "files", "origin")}
+
     def to_json(self) -> dict[str, Any]:
         """The comparison for programs."""
         return {
@@ -73,6 +82,7 @@ class JobComparison:
             ],
             "differences": {part: {n: list(v) for n, v in found.items()} for part, found in self.differences.items()},
             "alike": dict(self.alike),
+            "packages_may_change": self.changes,
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "curves": {name: _curves(self.records, name) for name in curve_names(self.records)},
         }
@@ -96,7 +106,7 @@ def compare(records: Sequence[RunRecord]) -> JobComparison:
         "code": [_code(record) for record in records],
         "parameters": [record.parameters() for record in records],
         "environment": [record.environment() for record in records],
-        "packages": [record.packages or {} for record in records],
+        "packages": _packages(records),
     }
     differences, alike = {}, {}
     for part, known in parts.items():
@@ -120,6 +130,13 @@ def _known(name: str, losses: ExactLosses) -> KnownSteps:
 def _code(record: RunRecord) -> dict[str, str]:
     found = {"source": record.spec.cell_digest[:16] if record.spec else "not kept"}
     return found | {f"imported {name.partition('-')[2]}": digest[:16] for name, digest in record.sources.items()}
+
+
+def _packages(records: Sequence[RunRecord]) -> list[Mapping[str, str]]:
+    """The packages of each; digests of files only where each job that has the package knows its own."""
+    known = [packages_of(record.fingerprint) for record in records]
+    unknown = {name for found in known for name, one in found.items() if not one.content}
+    return [record.packages(without=unknown) for record in records]
 
 
 def _side_by_side(known: Sequence[Mapping[str, str]]) -> tuple[dict[str, list[str]], int]:

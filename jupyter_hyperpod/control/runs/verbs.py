@@ -14,7 +14,7 @@ from ...storage.store import Store
 from .. import lookup
 from ..text_tables import Answer, Table
 from . import side_by_side
-from .record import read
+from .run_record import read
 from .sentence import what_happened
 from .side_by_side import JobComparison
 

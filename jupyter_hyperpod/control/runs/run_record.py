@@ -7,10 +7,9 @@ environment variables it has the names, never the values.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
@@ -20,7 +19,7 @@ from ...core.events import TERMINAL_STATES, Event
 from ...core.incidents import Incident, fold_stage
 from ...core.spec import JobSpec
 from ...core.views import UNFOLDABLE, View, is_fenced
-from ...storage import packages
+from ...storage.fingerprint import record as fingerprints
 from ...storage.folded import FoldedJournal
 from ...storage.journal import replay_events
 from ...storage.output.output_choice import OutputChoice
@@ -66,7 +65,7 @@ class RunRecord:
     owner: str = ""
     spec: JobSpec | None = None
     source: str | None = None
-    packages: dict[str, str] | None = None
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     output: list[tuple[str, str]] = field(default_factory=list)
     curves: dict[tuple[int, str], Series] = field(default_factory=dict)
@@ -108,13 +107,31 @@ class RunRecord:
         return found | {f"session.{name}": str(sizes[name]) for name in names if sizes.get(name) is not None}
 
     def environment(self) -> dict[str, str]:
-        """Interpreter, folder and variables: of variables the names, and the references of those that are fetched."""
-        if self.spec is None:
-            return {}
-        found = {"python": self.spec.python, "working directory": self.spec.working_directory}
-        found |= dict.fromkeys((f"${name}" for name in self.spec.env), "set, its value is not kept")
-        found |= {f"${name}": reference for name, reference in self.spec.env_from.items()}
-        return {name: value for name, value in found.items() if value}
+        """Interpreter, machine, project, folder and variables: of the job's variables the names, and the references of
+        those that are fetched."""
+        found: dict[str, Any] = {}
+        if self.spec is not None:
+            found = {"interpreter": self.spec.python, "working directory": self.spec.working_directory}
+        python, git = self.fingerprint.get("python") or {}, self.fingerprint.get("git") or {}
+        found["Python"] = python.get("version", "")
+        found |= {**(self.fingerprint.get("machine") or {}), **(self.fingerprint.get("devices") or {})}
+        found |= {"commit": git.get("commit", ""), "branch": git.get("branch", "")}
+        found |= {f"not committed: {name}": digest for name, digest in (git.get("files") or {}).items()}
+        if self.spec is not None:
+            found |= dict.fromkeys((f"${name}" for name in self.spec.env), "set, its value is not kept")
+            found |= {f"${name}": reference for name, reference in self.spec.env_from.items()}
+        return {name: str(value) for name, value in found.items() if value}
+
+    def packages(self, without: Collection[str] = ()) -> dict[str, str]:
+        """Name -> version, a few characters of the digest of the files where it is known, and the origin.
+
+        ``without``: packages whose digest is left out.
+        """
+        found = fingerprints.packages_of(self.fingerprint)
+        files = {name: f"({one.content[:8]})" for name, one in found.items() if one.content and name not in without}
+        return {
+            name: " ".join(filter(None, [one.version, files.get(name, ""), one.origin])) for name, one in found.items()
+        }
 
 
 def read(store: Store, job_id: str, *, output: bool = True) -> RunRecord:
@@ -237,9 +254,8 @@ def _read_directory(store: Store, job: JobStore, record: RunRecord) -> None:
     with suppress(HyperpodError):
         record.spec = job.spec()
         record.source = store.cell(record.spec.cell_digest)
-    with suppress(OSError, ValueError, AttributeError):
-        found: Mapping[str, Any] = json.loads((job.path / packages.FILE).read_text())
-        record.packages = {str(name): str(version) for name, version in found.items()}
+    with suppress(HyperpodError, OSError):
+        record.fingerprint = fingerprints.of_job(job.path)
     with suppress(OSError):
         for path in sorted((job.path / SOURCES).iterdir())[:SOURCES_KEPT]:
             if path.is_file() and path.stat().st_size <= SOURCE_BYTES:
