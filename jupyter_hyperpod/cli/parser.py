@@ -10,12 +10,13 @@ from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
 from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
-from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.backends import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
+from .kubernetes_setup import HELP as SETUP_HELP
+from .kubernetes_setup import add_setup_options
 from .model import add_model_options
 
 PROG = "jupyter hyperpod"
@@ -154,9 +155,6 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     environment_verbs.add_options(verbs.add("env", environment_verbs.HELP))
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
 
-    for name, text in runs.VERBS.items():
-        runs.add_options(name, verbs.add(name, text, job=name == "report"))
-
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
     nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))
 
@@ -179,6 +177,7 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
 
     metrics = verbs.add("metrics", "print nodes and jobs in Prometheus' format, or serve them on loopback", json=False)
     metrics.add_argument("--port", type=int, metavar="P", help="serve /metrics on 127.0.0.1 until Ctrl-C; 0: any port")
+    add_setup_options(verbs.add("setup", SETUP_HELP))
     add_validate_options(
         verbs.add("validate", "check nodes, devices, storage, network and a small training, row by row")
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..control import housekeeping, mounting
 from ..storage.store import Store
-from . import benchmark, cluster_verbs, job_verbs, model, plan, recipe, runs, serve
+from . import benchmark, cluster_verbs, job_verbs, kubernetes_setup, model, plan, recipe, serve
 from .parser import ALIASES
 from .terminal import Terminal
 
@@ -28,8 +28,6 @@ VERBS: dict[str, Verb] = {
     "audit": job_verbs.run_audit,
     "logs": job_verbs.run_logs,
     "events": job_verbs.run_events,
-    "report": runs.run_report,
-    "compare": runs.run_compare,
     "nodes": cluster_verbs.run_nodes,
     "health": cluster_verbs.run_health,
     "metrics": cluster_verbs.run_metrics,
@@ -40,6 +38,7 @@ VERBS: dict[str, Verb] = {
     **dict.fromkeys(housekeeping.VERBS, cluster_verbs.run_housekeeping),
     **dict.fromkeys(mounting.VERBS, cluster_verbs.run_mounting),
     "validate": cluster_verbs.run_validate,
+    "setup": kubernetes_setup.run_setup,
     "bench": benchmark.run_bench,
     "recipe": recipe.run_recipe,
     "serve": serve.run_serve,

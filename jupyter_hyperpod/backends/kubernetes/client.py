@@ -12,6 +12,7 @@ from ...core.errors import ClusterError
 from .api_requests import ApiAnswer, ApiError, ApiRequest, ApiRequests, unreachable
 from .exec_session import run_command
 from .kubeconfig import Access
+from .login import Credential
 from .watching import ApiWatch
 
 __all__ = ["Api", "ApiError"]
@@ -41,6 +42,10 @@ class Api:
     def close(self) -> None:
         """Close the connections that are kept."""
         self._requests.close()
+
+    def credential(self) -> Credential:
+        """With what requests are sent at present. Raises ClusterError."""
+        return self._requests.login.current()[0]
 
     def __enter__(self) -> Api:
         return self

@@ -1,0 +1,75 @@
+"""What a cluster has beside Kubernetes itself: queues, operators, devices; present, missing or too old. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.units import few, plural
+from .shortages import amount
+
+PRESENT, MISSING, OLD = "present", "missing", "too old"
+DEVICES = ("nvidia.com/gpu", "aws.amazon.com/neuron", "vpc.amazonaws.com/efa")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One of them. What is missing is a fault only where a job asks for it, as ``sentence`` says."""
+
+    name: str
+    state: str
+    sentence: str
+    remedy: str = ""
+
+
+# name, group of the API, versions that will do, what it is for, remedy
+EXTENSIONS = (
+    (
+        "Kueue",
+        "kueue.x-k8s.io",
+        ("v1beta1", "v1beta2", "v1"),
+        "--kubernetes queue=… needs it",
+        "install a release of Kueue that serves v1beta1: https://kueue.sigs.k8s.io",
+    ),
+    (
+        "HyperPod training operator",
+        "sagemaker.amazonaws.com",
+        ("v1",),
+        "not used: jobs run as plain Jobs",
+        "nothing has to be done",
+    ),
+    (
+        "JobSet",
+        "jobset.x-k8s.io",
+        ("v1alpha2", "v1beta1", "v1"),
+        "not used: jobs run as plain Jobs",
+        "nothing has to be done",
+    ),
+)
+
+
+def components(groups: Mapping[str, str] | None, nodes: Sequence[Mapping[str, Any]] | None) -> Iterator[Component]:
+    """Judge the groups of the API with their versions, and the nodes; None: they may not be read."""
+    for name, group, versions, purpose, remedy in EXTENSIONS if groups is not None else ():
+        version = (groups or {}).get(group)
+        if version is None:
+            yield Component(name, MISSING, f"not installed ({purpose})", remedy)
+        elif version not in versions:
+            yield Component(name, OLD, f"it serves {version}, expected {' or '.join(versions)}", remedy)
+        else:
+            yield Component(name, PRESENT, f"{group}/{version} ({purpose})")
+    for device in DEVICES if nodes is not None else ():
+        counts = {str((node.get("metadata") or {}).get("name")): _allocatable(node, device) for node in nodes or ()}
+        having = {name: count for name, count in counts.items() if count}
+        if having:
+            span = few(sorted(set(having.values())), 8)
+            yield Component(device, PRESENT, f"{span} on each of {plural(len(having), 'node')}")
+        else:
+            remedy = "where nodes have such devices, install their device plugin"
+            yield Component(device, MISSING, "no node offers any: a job cannot ask for it", remedy)
+
+
+def _allocatable(node: Mapping[str, Any], device: str) -> int:
+    found = amount(str(((node.get("status") or {}).get("allocatable") or {}).get(device, "0")))
+    return int(found) if found is not None else 0

@@ -1,0 +1,93 @@
+"""Asks a cluster, before a job is submitted, what `shortages` judges. Nothing is created: questions alone are sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .client import Api, ApiError
+from .rights import REVIEWS, RIGHTS, Right, review
+from .shortages import ClusterFacts, JobNeeds
+
+UNREADABLE = (401, 403)
+KUEUE = "kueue.x-k8s.io"
+
+
+def inquire(api: Api, wanted: JobNeeds, nodes: bool = False) -> ClusterFacts:
+    """Find out everything that the shortages of a job depend on. Raises ClusterError where the API does not answer."""
+    space = f"namespaces/{wanted.namespace}"
+    version = api.get("/version").get("gitVersion", "")
+    groups = _groups(api)
+    rights = [(right, _allowed(api, right, wanted.namespace)) for right in RIGHTS if _matters(right, groups)]
+    classes = {name for name in (wanted.priority_class, wanted.elastic_priority_class) if name}
+    queue = None
+    if wanted.queue and groups is not None and KUEUE in groups:
+        queue = _object(api, f"/apis/{KUEUE}/{groups[KUEUE]}/{space}/localqueues/{wanted.queue}")
+    left_s, renewable = token(api)
+    return ClusterFacts(
+        version=str(version),
+        rights=rights,
+        namespace=_object(api, f"/api/v1/{space}"),
+        quotas=_items(api, f"/api/v1/{space}/resourcequotas"),
+        limits=_items(api, f"/api/v1/{space}/limitranges"),
+        priority_classes={
+            name: _object(api, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}") for name in sorted(classes)
+        },
+        claims={name: _object(api, f"/api/v1/{space}/persistentvolumeclaims/{name}") for name in wanted.claims},
+        queue=queue,
+        groups=groups,
+        nodes=_items(api, "/api/v1/nodes") if nodes else None,
+        token_left_s=left_s,
+        renewable=renewable,
+        warning=api.access.warning,
+    )
+
+
+def token(api: Api) -> tuple[float | None, bool]:
+    """How long the token is good for, None where it does not say; and whether something renews it."""
+    until_s = api.credential().until_s
+    renewable = api.access.plugin is not None or bool(api.access.token_file)
+    return None if until_s is None else until_s - time.time(), renewable
+
+
+def _matters(right: Right, groups: Mapping[str, str] | None) -> bool:
+    """Rights to what is not installed matter to nobody."""
+    return right.group != KUEUE or (groups is not None and KUEUE in groups)
+
+
+def _allowed(api: Api, right: Right, namespace: str) -> bool:
+    found = api.create(REVIEWS, review(right, namespace))
+    return (found.get("status") or {}).get("allowed") is True
+
+
+def _groups(api: Api) -> dict[str, str] | None:
+    """The groups of the API with the versions that they prefer; None where they are not told."""
+    try:
+        found = api.get("/apis").get("groups") or []
+    except ApiError as error:
+        if error.status in UNREADABLE:
+            return None
+        raise
+    return {str(one.get("name")): str((one.get("preferredVersion") or {}).get("version")) for one in found}
+
+
+def _object(api: Api, path: str) -> dict[str, Any] | None:
+    """An object; empty where there is none, None where it may not be read."""
+    try:
+        return api.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return {}
+        if error.status in UNREADABLE:
+            return None
+        raise
+
+
+def _items(api: Api, path: str) -> list[dict[str, Any]] | None:
+    try:
+        return api.list(path)[0]
+    except ApiError as error:
+        if error.status in UNREADABLE:
+            return None
+        raise

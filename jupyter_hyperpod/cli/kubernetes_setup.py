@@ -1,0 +1,108 @@
+"""The command ``jupyter hyperpod setup …``: what a Kubernetes cluster lacks for jobs, and the Role that jobs need."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from ..core.errors import SpecError
+from ..core.units import plural
+from ..policy.preflight import FAILED, PASSED, SKIPPED, Row
+from ..storage.store import Store
+from .terminal import Terminal
+
+if TYPE_CHECKING:
+    from ..backends.kubernetes.kubeconfig import Access
+    from ..backends.kubernetes.shortages import ClusterFacts, JobNeeds
+
+HELP = "check a Kubernetes cluster for what jobs need, or print the Role that they need there"
+ACTIONS = ("check", "role")
+TONES = {PASSED: "good", FAILED: "bad", SKIPPED: "warn"}
+SUBJECTS = ("account", "user", "group")
+
+
+def add_setup_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``setup``."""
+    add = parser.add_argument
+    add("action", choices=ACTIONS, metavar="ACTION", help="check: ask the cluster; role: print YAML for kubectl apply")
+    add("--context", metavar="NAME", default="", help="a context of the kubeconfig (default: the current one)")
+    add("--namespace", metavar="NAME", default="", help="where jobs are to run (default: the context's)")
+    add("--nodes", type=int, metavar="N", default=1, help="check: how many nodes a job is to have (default: 1)")
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument(
+        "--account", metavar="NAME", help="role: for a service account of the namespace (default: default)"
+    )
+    whom.add_argument("--user", metavar="NAME", help="role: for a user")
+    whom.add_argument("--group", metavar="NAME", help="role: for a group")
+    add("--remedies", action="store_true", help="role: also allow it to take broken nodes out of service")
+
+
+def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    """Run ``setup`` and return the exit status: 1 where `check` finds that jobs cannot run. Raises ClusterError."""
+    from ..backends.kubernetes.kubeconfig import NAMESPACE, read_access
+
+    if options.namespace and not NAMESPACE.fullmatch(options.namespace):
+        raise SpecError(f"--namespace is {options.namespace[:80]!r}; expected small letters, digits and -")
+    if options.action == "role":
+        return _role(options, terminal)
+    if options.remedies or any(getattr(options, name) for name in SUBJECTS):
+        raise SpecError("--account, --user, --group and --remedies belong to `setup role`")
+    if options.nodes < 1:
+        raise SpecError(f"--nodes is {options.nodes}, expected at least 1")
+    access = read_access(options.context)
+    return _check(replace(access, namespace=options.namespace or access.namespace), options, terminal)
+
+
+def _role(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..backends.kubernetes import rights
+    from ..backends.kubernetes.kubeconfig import read_access
+
+    namespace = options.namespace or read_access(options.context).namespace
+    subject = rights.subject(namespace, options.account or "", options.user or "", options.group or "")
+    made = rights.manifests(namespace, subject, options.remedies)
+    return terminal.answer(options, made, rights.as_yaml(made).rstrip())
+
+
+def _check(access: Access, options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..backends.kubernetes.client import Api
+    from ..backends.kubernetes.inquiry import inquire
+    from ..backends.kubernetes.shortages import JobNeeds
+
+    wanted = JobNeeds(access.namespace, options.nodes)
+    with Api(access) as api:
+        terminal.status(f"asking {access.server}")
+        facts = inquire(api, wanted, nodes=True)
+    rows = list(rows_of(access.server, wanted, facts))
+    terminal.clear()
+    fit = all(row.verdict != FAILED for row in rows)
+    sentence = f"jobs can run in {wanted.namespace}" if fit else f"jobs cannot run in {wanted.namespace} yet"
+    lines = []
+    for row in rows:
+        lines.append(f"{terminal.paint(f'{row.verdict:<8}', TONES[row.verdict])} {row.name}: {row.sentence}")
+        lines += [terminal.paint(f"         → {row.remedy}", "quiet")] if row.remedy else []
+    record = {"fit": fit, "sentence": sentence, "rows": [asdict(row) for row in rows]}
+    return terminal.answer(options, record, *lines, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)
+
+
+def rows_of(server: str, wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Row]:
+    """One row for each thing that was asked about; what a job could do without is skipped, not failed. Pure."""
+    from ..backends.kubernetes.components import PRESENT, components
+    from ..backends.kubernetes.shortages import shortages
+
+    found = shortages(wanted, facts)
+    wrong = {shortage.name for shortage in found}
+    if "version" not in wrong:
+        yield Row("cluster", PASSED, f"Kubernetes {facts.version} at {server}, namespace {wanted.namespace}")
+    needed = [right for right, _ in facts.rights if right.needed]
+    if not any(right.what in wrong for right in needed):
+        yield Row("rights", PASSED, f"all {len(needed)} that jobs need")
+    for shortage in found:
+        yield Row(shortage.name, FAILED if shortage.fatal else SKIPPED, shortage.sentence, shortage.remedy)
+    for name, items in (("quotas", facts.quotas), ("limits", facts.limits)):
+        if items is not None and not any(each.startswith(name.removesuffix("s")) for each in wrong):
+            yield Row(name, PASSED, f"{plural(len(items), 'object')}, with room for {plural(wanted.nodes, 'node')}")
+    for component in components(facts.groups, facts.nodes):
+        verdict = PASSED if component.state == PRESENT else SKIPPED
+        yield Row(component.name, verdict, f"{component.state}: {component.sentence}", component.remedy)
