@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,6 +145,19 @@ def test_queries_show_tables_and_give_values(live: InteractiveShell) -> None:
     nodes = run(live, "%hyperpod nodes")
     assert {node["node"] for node in nodes} >= {"node-1", "node-2", "node-3", "node-4"}
     run(live, "%hyperpod cluster status")
+
+
+def test_a_report_and_a_comparison_from_a_cell(live: InteractiveShell, capfd: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run(live, f"%%hyperpod --name {name}\nprint('{name}')")
+    capfd.readouterr()
+    run(live, f"%hyperpod report -o {tmp_path / 'two.html'}")
+    assert "it succeeded" in capfd.readouterr().out
+    assert "two-" in (tmp_path / "two.html").read_text()
+    found = run(live, f"%hyperpod compare one two -o {tmp_path / 'both.html'}")
+    assert "there is nothing to compare" in capfd.readouterr().out
+    assert found[0]["metrics"]["state"] == ["succeeded", "succeeded"] and "STATE" not in repr(found)
+    assert "-print('one')" in (tmp_path / "both.html").read_text().replace("&#x27;", "'")
 
 
 def test_rerun_repeats_a_cell(live: InteractiveShell, capfd: pytest.CaptureFixture[str]) -> None:
@@ -303,6 +317,7 @@ def test_completion_of_jobs_and_nodes(live: InteractiveShell) -> None:
     run(live, "%%hyperpod --name completed\npass")
     assert complete(live, "%hyperpod logs comple")[0] == "completed"
     assert magics(live).last_job in complete(live, "%hyperpod fault kill --job completed-")
+    assert complete(live, "%hyperpod compare comple")[0] == "completed"
     assert "node-4" in complete(live, "%hyperpod fault kill --node node-")
 
 

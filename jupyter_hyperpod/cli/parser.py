@@ -10,6 +10,7 @@ from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
 from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
+from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
@@ -154,6 +155,9 @@ def _add_job_verbs(verbs: _Verbs) -> None:
 
     environment_verbs.add_options(verbs.add("env", environment_verbs.HELP))
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
+
+    for name, text in runs.VERBS.items():
+        runs.add_options(name, verbs.add(name, text, job=name == "report"))
 
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
     nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))

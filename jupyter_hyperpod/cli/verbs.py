@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..control import housekeeping, mounting
 from ..storage.store import Store
-from . import benchmark, cluster_verbs, job_verbs, kubernetes_setup, model, plan, recipe, serve
+from . import benchmark, cluster_verbs, job_verbs, kubernetes_setup, model, plan, recipe, runs, serve
 from .parser import ALIASES
 from .terminal import Terminal
 
@@ -28,6 +28,8 @@ VERBS: dict[str, Verb] = {
     "audit": job_verbs.run_audit,
     "logs": job_verbs.run_logs,
     "events": job_verbs.run_events,
+    "report": runs.run_report,
+    "compare": runs.run_compare,
     "nodes": cluster_verbs.run_nodes,
     "health": cluster_verbs.run_health,
     "metrics": cluster_verbs.run_metrics,

@@ -9,6 +9,7 @@ from functools import cache
 from ..control import housekeeping, mounting, nodes, validate
 from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
+from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.errors import SpecError
@@ -23,6 +24,7 @@ VERB_HELP = {
     "events": "show what has happened to a job until now",
     "logs": "show what a job's ranks have printed until now; `attach` follows it",
     "attach": "stream a job into this cell until it ends",
+    **runs.VERBS,
     "rerun": "run a job again: the same code, the same specification",
     "env": environment_verbs.HELP,
     "scale": "ask a job to grow or shrink, without a restart",
@@ -91,7 +93,7 @@ def verb_parser() -> Parser:
         )
         for name, text in VERB_HELP.items()
     }
-    for name in ("describe", "events", "logs", "attach", "rerun", "scale", "stop"):
+    for name in ("describe", "events", "logs", "attach", "report", "rerun", "scale", "stop"):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
@@ -102,6 +104,8 @@ def verb_parser() -> Parser:
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )
     environment_verbs.add_options(made["env"])
+    for name in runs.VERBS:
+        runs.add_options(name, made[name])
     add_rerun_options(made["rerun"])
     _add_stream_options(made["rerun"])
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")

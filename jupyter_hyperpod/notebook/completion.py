@@ -78,7 +78,7 @@ def _values(action: argparse.Action, notebook: Notebook) -> list[str]:
 
 def _stored(what: str, store: Store) -> list[str]:
     """The names of jobs (then their ids, newest first), nodes or mounts that the store knows."""
-    if what == "job":
+    if what in ("job", "jobs"):
         ids = store.job_ids()
         return [*dict.fromkeys(job.rpartition("-")[0] for job in ids), *ids]
     if what == "node":

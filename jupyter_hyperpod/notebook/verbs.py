@@ -23,6 +23,7 @@ from ..control import (
     watch,
 )
 from ..control.parity import environment_verbs
+from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields, tail
@@ -185,6 +186,18 @@ def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     return _said(answer, answer.record)
 
 
+def _report(options: argparse.Namespace, notebook: Notebook) -> None:
+    for line in runs.report(*_job(options, notebook), options.output).lines:
+        print(line)
+
+
+def _compare(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    answer, tables = runs.compare(notebook.open_store(), options.jobs, options.output)
+    for title, table in tables:
+        answer.lines.extend(["", title, table.render()])
+    return _said(answer, [answer.record])
+
+
 def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
     rows = device_check.run(options, notebook.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
     print(validate.verdict(rows))
@@ -233,6 +246,8 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "events": _events,
     "logs": _logs,
     "attach": _attach,
+    "report": _report,
+    "compare": _compare,
     "rerun": _rerun,
     "env": _env,
     "scale": _scale,

@@ -309,22 +309,25 @@ def follow_commands(directory: Path) -> JournalFollower[Command]:
     return follower
 
 
-def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]:
+def replay_events(directory: Path, cursor: Mapping[str, int], kinds: Collection[str] = ()) -> Iterator[Event]:
     """Yield what the journal holds after `cursor`, merged by time, with one line per writer in memory.
 
-    Lines that do not decode are left out; close the generator to close its files.
+    ``kinds``: only events of these; lines that name none of them are not even parsed. Lines that do not decode are left
+    out; close the generator to close its files.
     """
     seen = dict(cursor)
+    words = [f'"{kind}"'.encode() for kind in kinds]
     there = segments.unread(segments.in_order(segments.names(directory)), cursor)
     sources = [
-        _decoded([directory / segment.name for segment in of_writer], cursor)
+        _decoded([directory / segment.name for segment in of_writer], cursor, words)
         for _, of_writer in groupby(there, key=lambda segment: segment.writer)
     ]
     try:
         for event in heapq.merge(*sources, key=lambda event: event.time_s):
             if event.seq > seen.get(event.writer, 0):
                 seen[event.writer] = event.seq
-                yield event
+                if not kinds or event.kind in kinds:
+                    yield event
     finally:
         for source in sources:
             source.close()
@@ -339,14 +342,14 @@ def unread_bytes(directory: Path, cursor: Mapping[str, int]) -> int:
     return total
 
 
-def _decoded(paths: list[Path], cursor: Mapping[str, int]) -> Generator[Event]:
-    """The events of one writer after ``cursor``."""
+def _decoded(paths: list[Path], cursor: Mapping[str, int], words: list[bytes]) -> Generator[Event]:
+    """The events of one writer after ``cursor``, of lines that have one of the ``words``, if there are any."""
     for path in paths:
         with suppress(OSError), open(path, "rb") as file:
             while line := file.readline(LINE_LIMIT_BYTES):
                 if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
                     break  # a torn tail, or one that is being written
-                if is_known(line, cursor):
+                if is_known(line, cursor) or (words and not any(word in line for word in words)):
                     continue
                 with suppress(ProtocolError):
                     yield decode_event(line)

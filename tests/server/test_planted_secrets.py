@@ -187,8 +187,13 @@ async def test_secrets_are_found_in_private_files_only(
     jobs.stop(store, served)
     await asyncio.to_thread(jobs.wait, store, served, timeout_s=BOUND_S)
     await asyncio.to_thread(eventually, lambda: not ours.exists() and not theirs.exists(), BOUND_S)
-    for words in (["describe", job_id], ["events", job_id], ["logs", job_id]):
+    pages = [planted.folder / name for name in ("run.html", "served.html", "compared.html")]
+    for words in (["describe", job_id], ["events", job_id], ["logs", job_id],
+                  ["report", job_id, "-o", str(pages[0])], ["report", served, "-o", str(pages[1])],
+                  ["compare", job_id, served, "-o", str(pages[2])], ["compare", job_id, served, "--json"]):  # fmt: skip
         await asyncio.to_thread(run, *words)
+    planted.said += [page.read_text() for page in pages]
+    assert all("$FROM_FILE" in planted.said[at] for at in (-3, -1)), "the names of variables are shown"
     assert "ZeroDivisionError" in "\n".join(planted.said)
     planted.said.append(json.dumps([client.views, client.jobs, client.events, client.problems]))
 
@@ -198,6 +203,8 @@ async def test_secrets_are_found_in_private_files_only(
         "%load_ext jupyter_hyperpod",
         f"%%hyperpod --name shown {' '.join(planted.options())}\n{CELL}",
         "%hyperpod describe", "%hyperpod events", "%hyperpod logs", "%hyperpod list",
+        f"%hyperpod report -o {planted.folder / 'shown.html'}",
+        f"print(open({str(planted.folder / 'shown.html')!r}).read())", "%hyperpod compare planted shown",
         "%hyperpod rerun shown",
     )])  # fmt: skip
     (planted.folder / "planted").write_text(planted.secrets["PLANTED"])

@@ -1,0 +1,24 @@
+"""`jupyter hyperpod report` and `compare`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..control.runs import verbs
+from ..storage.store import Store
+from .terminal import Terminal
+
+
+def run_report(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = verbs.report(store, options.job, options.output)
+    return terminal.answer(options, answer.record, *answer.lines)
+
+
+def run_compare(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer, tables = verbs.compare(store, options.jobs, options.output)
+    lines = list(answer.lines)
+    for title, table in tables:
+        lines += ["", terminal.paint(title, "title"), table.render(terminal.paint)]
+    if answer.table is not None:
+        lines += ["", terminal.paint("values", "title"), answer.table.render(terminal.paint)]
+    return terminal.answer(options, answer.record, *lines)

@@ -1,0 +1,90 @@
+"""The verbs ``report`` and ``compare``: their options, and the files that they write."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import SpecError
+from ...core.units import format_bytes
+from ...storage.store import Store
+from .. import lookup
+from ..text_tables import Answer, Table
+from . import side_by_side
+from .run_record import read
+from .sentence import what_happened
+from .side_by_side import JobComparison
+
+VERBS = {
+    "report": "write what a job did and what happened to it as one HTML file that needs no server",
+    "compare": "say until which step jobs are the same to the last bit, and what of code and settings differs",
+}
+MOST_JOBS = 6
+
+
+def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
+    """Declare the options of one of `VERBS`, without the job of ``report``."""
+    written = "file to write (default: JOB.html in this folder); one that exists is replaced"
+    if verb == "compare":
+        parser.add_argument(
+            "jobs", nargs="+", metavar="JOB", help="ids or names; the first is compared with each other"
+        )
+        written = "also write the comparison as an HTML file with overlaid curves; one that exists is replaced"
+    parser.add_argument("-o", "--output", metavar="FILE", help=written)
+
+
+def report(store: Store, job: str, output: str | None) -> Answer:
+    """Write the report of a job. Raises NotFound, SpecError for a file that cannot be written."""
+    from ... import __version__
+    from .report_page import report_page
+
+    job_id = lookup.job_id(store, job)
+    record = read(store, job_id)
+    path = Path(output or f"{job_id}.html").absolute()
+    size = write(path, report_page(record, __version__))
+    sentence = what_happened(record)
+    told = {"id": job_id, "path": str(path), "bytes": size, "sentence": sentence}
+    return Answer(told, None, [sentence, f"{path}: {format_bytes(size)}"])
+
+
+def compared(store: Store, jobs: Sequence[str]) -> JobComparison:
+    """Read and compare jobs. Raises NotFound, SpecError for fewer than two or too many."""
+    ids = list(dict.fromkeys(lookup.job_id(store, job) for job in jobs))
+    if not 2 <= len(ids) <= MOST_JOBS:
+        raise SpecError(f"{len(ids)} different jobs cannot be compared; name 2 to {MOST_JOBS}")
+    return side_by_side.compare([read(store, job_id, output=False) for job_id in ids])
+
+
+def compare(store: Store, jobs: Sequence[str], output: str | None) -> tuple[Answer, list[tuple[str, Table]]]:
+    """Compare jobs: what is known of them, and tables of what differs, with titles."""
+    from ... import __version__
+    from .compare_page import compare_page
+
+    found = compared(store, jobs)
+    told = list(side_by_side.lines(found))
+    record: dict[str, Any] = found.to_json()
+    if output:
+        path = Path(output).absolute()
+        size = write(path, compare_page(found, __version__))
+        record |= {"path": str(path), "bytes": size}
+        told.append(f"{path}: {format_bytes(size)}")
+    tables = [(part, found.table(part)) for part, rows in found.differences.items() if rows]
+    return Answer(record, found.metric_table(), told), tables
+
+
+def write(path: Path, text: str) -> int:
+    """Write a page for its owner alone, whole or not at all; return its size. Raises SpecError."""
+    content = text.encode("utf-8", "replace")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SpecError(f"{path} cannot be written: {error.strerror}; name another file with -o") from None
+    return len(content)
