@@ -52,7 +52,7 @@ svg{{display:block;width:100%;height:auto;overflow:visible;font:11px system-ui,s
 svg text{{fill:var(--ink)}}svg .faint{{fill:var(--muted)}}
 .grid{{stroke:var(--line)}}.axis{{stroke:var(--muted);stroke-opacity:.6}}
 .line{{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}}.band{{fill-opacity:.2}}
-.wide{{stroke-width:5;stroke-opacity:.4}}.wide~.line{{stroke-width:1.3}}
+.wide{{stroke-width:3.6;stroke-opacity:.5}}.wide~.line{{stroke-width:1.3}}
 .column{{fill:transparent}}.column:hover{{fill:var(--ink);fill-opacity:.07}}
 {"".join(f".stroke{n}{{stroke:var(--c{n})}}.fill{n}{{fill:var(--c{n})}}" for n in range(6))}
 .mark line{{stroke:var(--bad);stroke-dasharray:3 3;stroke-opacity:.75}}.mark path{{fill:var(--bad)}}
