@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -341,6 +342,19 @@ def test_defaults_come_from_configuration(store: Store, capfd: pytest.CaptureFix
     run(shell, "%%hyperpod --dry-run --elastic 1:2 --priority -1\nprint(1)")
     shown = dict(line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()[1:])
     assert (shown["nodes"], shown["priority"]) == ("2", "-1")
+    assert store.job_ids() == []
+
+
+def test_another_interpreter_is_a_path_that_exists_where_the_job_runs(
+    shell: InteractiveShell, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(shell, f"%%hyperpod --dry-run --python {sys.executable}\nprint(1)")
+    assert f"python        {sys.executable}" in capfd.readouterr().out
+    run(shell, "%%hyperpod --dry-run --backend slurm --python /elsewhere/python\nprint(1)")
+    assert "/elsewhere/python" in capfd.readouterr().out
+    for python, told in (("python3", "not the path of an interpreter"), ("/elsewhere/python", "not a program on")):
+        with pytest.raises(SpecError, match=told):
+            run(shell, f"%%hyperpod --dry-run --python {python}\nprint(1)")
     assert store.job_ids() == []
 
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,6 +33,33 @@ HEALTH_ACTIONS = ("check", "recovery", "inject", "agent")
 CHECK_S = 4 * 3600.0
 _TONES = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 Say = Callable[[Finding], None]
+
+
+def offers() -> dict[str, Any]:
+    """The backends, and what each has: how many nodes are in which state, or why it cannot be used from here.
+
+    The nodes of a backend that owns them are those of `cluster.status`.
+    """
+    return {"backends": [_offer(name) for name in BACKENDS]}
+
+
+def _offer(name: str) -> dict[str, Any]:
+    backend, problem = load(name), ""
+    states: Mapping[str, tuple[str, str]] = {}
+    missing, owned = backend.missing(), backend.capabilities.owns_nodes
+    if not missing and not owned:
+        try:
+            states = backend.node_states({})
+        except ClusterError as error:
+            problem = str(error)
+    return {
+        "name": name,
+        "title": backend.title,
+        "owns_nodes": owned,
+        "missing": missing,
+        "problem": problem,
+        "states": Counter(state for state, _ in states.values()),
+    }
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core import env_references, rules
-from ..core.backends import BACKENDS
+from ..core.backends import BACKENDS, DEFAULT_BACKEND
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from ..core.options import argument
@@ -75,6 +75,12 @@ def _components(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split(","))
 
 
+def _interpreter(text: str) -> str:
+    if "/" not in text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the path of an interpreter, as /opt/env/bin/python is")
+    return os.path.abspath(os.path.expanduser(text))
+
+
 def _add_brought(parser: argparse.ArgumentParser) -> None:
     """What a job brings along: variables, folders and its Python."""
     add_env_option(
@@ -91,6 +97,7 @@ def _add_brought(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--python",
+        type=_interpreter,
         metavar="PATH",
         help="Python of every rank, such as that of an environment from `env replay` (default: this one)",
     )
@@ -209,6 +216,9 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
             chosen[field] = tuple(chosen[field])
     for folder in chosen.get("include", ()):
         survey(folder)
+    here = chosen.get("backend", DEFAULT_BACKEND) == DEFAULT_BACKEND
+    if "python" in chosen and here and not os.access(chosen["python"], os.X_OK):
+        raise SpecError(f"--python: {chosen['python']} is not a program on this machine, where the job is to run")
     if options.elastic is not None and options.nodes is None:
         chosen["nodes"] = options.elastic.maximum
     JobSpec(cell_digest="0" * 64, **chosen)

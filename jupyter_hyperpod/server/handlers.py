@@ -177,6 +177,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop)),
     (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),
+    (f"{ROOT}/backends", reader(lambda _: nodes.offers(), CLUSTER)),
     (f"{ROOT}/mounts", reader(_mounts, FILES)),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
     (f"{ROOT}/files(/.*)", DownloadHandler),

@@ -85,6 +85,7 @@ def resource_of(path: str) -> str:
         return "jupyter_hyperpod.faults"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}
+    other["backends"] = "cluster"
     return f"jupyter_hyperpod.{other.get(first, first)}"
 
 
@@ -448,3 +449,15 @@ async def test_a_plan_is_made_and_says_what_it_rests_on(openapi: dict[str, Any],
         assert status == 400 and told in refused["message"]
     status, refused = await api("POST", "/plan", asked | {"instances": 100_000, "gpu_hours": 1e12, "simulate": True})
     assert status == 400 and "fewer runs" in refused["message"]
+
+
+async def test_backends_say_what_they_lack(
+    openapi: dict[str, Any], api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, found = await api("GET", "/backends")
+    assert status == 200
+    check(openapi, "Backends", found)
+    backends = {one["name"]: one for one in found["backends"]}
+    assert backends["local"]["owns_nodes"] and backends["local"]["missing"] == ""
+    assert "`sbatch`" in backends["slurm"]["missing"] and backends["slurm"]["states"] == {}
