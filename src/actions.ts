@@ -10,6 +10,7 @@ import type { HyperpodModel } from './model/model';
 import type { IJobSummary } from './model/views';
 import type { NodeAction } from './nodes';
 import { tellRefusal } from './refusals';
+import type { Kept } from './run/choice';
 
 /** Settings of the browser; the server has its own. */
 export interface IPreferences {
@@ -18,13 +19,16 @@ export interface IPreferences {
   nodes: number;
   spares: number;
   finishedJobs: number;
+  /** What was chosen last for a job of a notebook's cells. */
+  run: Kept;
 }
 
 export const DEFAULTS: IPreferences = {
   allowFaults: false,
   nodes: 4,
   spares: 1,
-  finishedJobs: 20
+  finishedJobs: 20,
+  run: {}
 };
 
 export class Actions {
@@ -45,8 +49,9 @@ export class Actions {
     null;
 
   /** Stores a preference beyond this page; the settings plugin sets it. */
-  keep: ((name: keyof IPreferences, value: boolean) => Promise<void>) | null =
-    null;
+  keep:
+    | ((name: keyof IPreferences, value: boolean | Kept) => Promise<void>)
+    | null = null;
 
   /** Whether buttons that inject faults are shown: by the user's switch, unless the server forbids it. */
   get faultsAllowed(): boolean {
@@ -64,6 +69,16 @@ export class Actions {
     this._model.refresh();
     try {
       await this.keep?.('allowFaults', on);
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
+  /** Offer this choice the next time that cells run on a cluster. */
+  async remember(run: Kept): Promise<void> {
+    this.preferences = { ...this.preferences, run };
+    try {
+      await this.keep?.('run', run);
     } catch (error) {
       tellRefusal(error, this._trans);
     }

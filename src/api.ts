@@ -44,6 +44,19 @@ export interface IMount {
   free_bytes: number | null;
 }
 
+/** What jobs can run on; `states` counts a scheduler's nodes by its own words for their states. */
+export interface IBackend {
+  name: string;
+  title: string;
+  /** Its nodes are those of the cluster's view. */
+  owns_nodes: boolean;
+  /** Why nothing can be submitted to it from here; empty where it can. */
+  missing: string;
+  /** Why its scheduler does not answer; empty where it does. */
+  problem: string;
+  states: Record<string, number>;
+}
+
 /** The request of a plan: times in seconds, `rate` in failures per instance-hour. */
 export interface IPlanRequest {
   instances: number;
@@ -116,6 +129,11 @@ export class Api {
   async mounts(): Promise<IMount[]> {
     const found = await this._request<{ mounts: IMount[] }>('mounts');
     return found.mounts;
+  }
+
+  async backends(): Promise<IBackend[]> {
+    const found = await this._request<{ backends: IBackend[] }>('backends');
+    return found.backends;
   }
 
   /** One page of a mount's directory: the entries behind the name `after`. */

@@ -17,6 +17,8 @@ export namespace CommandIDs {
   export const stopJob = 'hyperpod:stop-job';
   export const scaleJob = 'hyperpod:scale-job';
   export const breakSomething = 'hyperpod:break-something';
+  export const runCells = 'hyperpod:run-cells';
+  export const runNotebook = 'hyperpod:run-notebook';
   export const openExample = 'hyperpod:open-example';
 }
 

@@ -40,17 +40,15 @@ import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
 import { Cells } from './rerun';
 import { followAddress, reveal } from './reveal';
+import { runPlugin } from './run/plugin';
 import { RunningJobs } from './running';
 import { SidebarWidget } from './sidebar/widget';
 import { StatusWidget } from './status';
+import { IHyperpod } from './tokens';
 
 const PLUGIN = 'jupyter_hyperpod:plugin';
 
-/** The shared parts of this extension: the model, its actions and the translations. */
-export const IHyperpod = new Token<IShared>(
-  'jupyter_hyperpod:IHyperpod',
-  'The state of the cluster and of the training jobs, and what can be asked of them.'
-);
+export { IHyperpod };
 
 const core: JupyterFrontEndPlugin<IShared> = {
   id: PLUGIN,
@@ -413,6 +411,7 @@ export default [
   planner,
   renderer,
   rerun,
+  runPlugin,
   running,
   status
 ];

@@ -250,9 +250,22 @@ export async function picture(
   }
 }
 
+/** What axe-core finds wrong with a part of the page, in one line each. */
+export async function barriers(page: Page, part: string): Promise<string[]> {
+  await page.addScriptTag({ path: require.resolve('axe-core/axe.min.js') });
+  return page.evaluate(async selector => {
+    const found = await (window as any).axe.run(selector);
+    return found.violations.map(
+      (one: any) =>
+        `${one.id}: ${one.nodes.map((node: any) => node.html).join(' ')}`
+    );
+  }, part);
+}
+
 /** A code cell, with the MIME bundle of its output where it has one. */
 export interface ICell {
   source: string;
+  tags?: string[];
   output?: Record<string, unknown>;
 }
 
@@ -268,12 +281,12 @@ function notebook(...cells: (string | ICell)[]): string {
     nbformat_minor: 5,
     metadata: { kernelspec },
     cells: cells.map((cell, index) => {
-      const { source, output }: ICell =
+      const { source, output, tags }: ICell =
         typeof cell === 'string' ? { source: cell } : cell;
       return {
         cell_type: 'code',
         id: `cell-${index}`,
-        metadata: {},
+        metadata: tags ? { tags } : {},
         execution_count: null,
         source,
         outputs: output

@@ -1,0 +1,150 @@
+import * as React from 'react';
+import { act } from 'react';
+
+import { click, draw, find, host, node, shared } from '../../__tests__/page';
+import { newClusterView } from '../../model/views';
+import { Form, IAnswer, IQuestion } from '../form';
+import { NOTHING } from '../line';
+
+const LOCAL = {
+  name: 'local',
+  title: 'the local cluster',
+  owns_nodes: true,
+  missing: '',
+  problem: '',
+  states: {}
+};
+const SLURM = {
+  ...LOCAL,
+  name: 'slurm',
+  title: 'SLURM',
+  owns_nodes: false,
+  states: { idle: 3, down: 1 }
+};
+
+let answer: IAnswer;
+
+async function show(fields: Partial<IQuestion> = {}): Promise<void> {
+  const question: IQuestion = {
+    whole: false,
+    count: 1,
+    notebook: 'notes',
+    parameters: [],
+    line: '',
+    first: { ...NOTHING, nodes: 2 },
+    about: Promise.resolve({
+      python: '/env/bin/python',
+      version: '3.11.2',
+      backend: 'local'
+    }),
+    backends: Promise.resolve([LOCAL, SLURM]),
+    mounts: Promise.resolve([]),
+    interpreters: [],
+    dryRun: async () => ({ ok: true, text: 'would submit' }),
+    ...fields
+  };
+  const cluster = {
+    ...newClusterView(),
+    state: 'ready',
+    nodes: [node(0), node(1, { state: 'busy' })]
+  };
+  draw(
+    <Form question={question} onChange={found => (answer = found)} />,
+    shared({ cluster })
+  );
+  await act(async () => undefined);
+}
+
+function labelled(label: string): HTMLInputElement {
+  const found = [...host.querySelectorAll('label')].find(
+    one => one.textContent === label
+  );
+  return document.getElementById(found!.htmlFor) as HTMLInputElement;
+}
+
+function type(label: string, value: string): void {
+  const field = labelled(label);
+  const prototype = Object.getPrototypeOf(field);
+  act(() => {
+    Object.getOwnPropertyDescriptor(prototype, 'value')!.set!.call(
+      field,
+      value
+    );
+    const name = field instanceof HTMLSelectElement ? 'change' : 'input';
+    field.dispatchEvent(new Event(name, { bubbles: true }));
+  });
+}
+
+it('writes the line while a person types', async () => {
+  await show();
+  expect(host.textContent).toContain('1 of 2 nodes are free now');
+  expect(host.textContent).toContain('waits until nodes are free');
+  type('Nodes', '4');
+  expect(host.textContent).toContain('The cluster is too small');
+  await act(async () => labelled('Elastic').click());
+  type('At least', '1');
+  type('Name', 'x');
+  expect(answer.line).toBe('%%hyperpod --nodes 4 --elastic 1:4 --name x');
+  expect(host.textContent).toContain('begins on fewer nodes');
+  expect(answer.local).toBe(true);
+});
+
+it('says what is wrong beside the field', async () => {
+  await show();
+  type('Name', 'a b');
+  expect(find('.jp-mod-error').textContent).toContain('1 to 40 letters');
+  expect(labelled('Name').getAttribute('aria-invalid')).toBe('true');
+  const told = labelled('Name').getAttribute('aria-describedby')!;
+  expect(document.getElementById(told)!.textContent).toContain('1 to 40');
+});
+
+it('leaves a line as it is where nothing has changed', async () => {
+  const line = `%%hyperpod  --nodes=2 --seed 1`;
+  await show({ line, first: { ...NOTHING, nodes: 2, other: '--seed 1' } });
+  expect(answer.line).toBe(line);
+  // What is folded away is shown where the line has it.
+  expect(find('details').hasAttribute('open')).toBe(true);
+});
+
+it('knows a scheduler with its options', async () => {
+  await show();
+  type('Cluster', 'slurm');
+  expect(host.textContent).toContain('3 idle, 1 down');
+  type('Partition', 'gpu');
+  expect(answer.line).toBe(
+    '%%hyperpod --backend slurm --nodes 2 --slurm partition=gpu'
+  );
+  expect(answer.local).toBe(false);
+  type('Cluster', 'local');
+  expect(answer.line).toBe('%%hyperpod --nodes 2');
+});
+
+it('says why a backend cannot be used', async () => {
+  const missing = { ...SLURM, missing: '`sbatch` not found in PATH' };
+  await show({ backends: Promise.resolve([LOCAL, missing]) });
+  const option = find('option[value="slurm"]') as HTMLOptionElement;
+  expect(option.disabled).toBe(true);
+});
+
+it('refuses a kernel that has no magics', async () => {
+  await show({ about: Promise.reject(new Error("No module named 'x'")) });
+  expect(find('[role="alert"]').textContent).toContain("No module named 'x'");
+  expect(find('[role="alert"]').classList).toContain('jp-mod-error');
+});
+
+it('shows a dry run until the line changes', async () => {
+  await show();
+  await click('.jp-Hp-line button');
+  expect(find('.jp-Hp-said pre').textContent).toBe('would submit');
+  expect(find('.jp-Hp-said').dataset.outdated).toBeUndefined();
+  type('Nodes', '3');
+  expect(find('.jp-Hp-said').dataset.outdated).toBe('true');
+});
+
+it('asks for the parameters of a notebook', async () => {
+  const parameters = [{ name: 'lr', value: '1e-3', help: 'learning rate' }];
+  await show({ whole: true, count: 3, parameters });
+  expect(labelled('lr').value).toBe('1e-3');
+  type('lr', '1e-4');
+  expect(answer.values).toEqual({ lr: '1e-4' });
+});

@@ -1,0 +1,231 @@
+import * as React from 'react';
+
+import type { IBackend } from '../api';
+import { useShared, useTopics } from '../components/context';
+import {
+  bounds,
+  capacity,
+  including,
+  needed,
+  offered,
+  outlook,
+  problems
+} from './choice';
+import { NumberField, SelectField, TextField, TickField } from './fields';
+import type { Change, IChoice } from './line';
+import { problemText, stateTally } from './words';
+
+/** The cluster, what is free there, and how much of it the job gets. */
+export function Where(props: {
+  choice: IChoice;
+  change: Change;
+  backend: string;
+  local: boolean;
+  backends: readonly IBackend[];
+  problem: string;
+}): JSX.Element {
+  const { choice, change, backend, local, backends } = props;
+  const { trans } = useShared();
+  const found = backends.find(one => one.name === backend);
+  const known = found ? backends : [...backends, unknown(backend)];
+  const title = (one: IBackend) =>
+    one.name === 'local' ? trans.__('This machine') : one.title;
+  return (
+    <>
+      <SelectField
+        label={trans.__('Cluster')}
+        value={backend}
+        options={known.map(one => ({
+          value: one.name,
+          label: one.missing
+            ? trans.__('%1 (not available here)', title(one))
+            : title(one),
+          disabled: one.missing !== '' && one.name !== backend
+        }))}
+        help={
+          local ? (
+            <Local choice={choice} />
+          ) : (
+            found && stateTally(found.states, trans)
+          )
+        }
+        problem={found?.missing || found?.problem || props.problem}
+        onChange={name => change({ backend: name })}
+      />
+      <Nodes choice={choice} change={change} />
+      {backend === 'slurm' && <Slurm choice={choice} change={change} />}
+      <Elastic choice={choice} change={change} />
+    </>
+  );
+}
+
+function unknown(name: string): IBackend {
+  return {
+    name,
+    title: name,
+    owns_nodes: false,
+    missing: '',
+    problem: '',
+    states: {}
+  };
+}
+
+/** What this machine has for the job. */
+function Local({ choice }: { choice: IChoice }): JSX.Element {
+  const { model, actions, trans } = useShared();
+  useTopics('cluster', 'connection');
+  const has = capacity(model.cluster);
+  if (model.cluster === null) {
+    return <>{trans.__('Asking the server…')}</>;
+  }
+  if (has === null) {
+    const { nodes, spares } = actions.preferences;
+    return (
+      <>
+        {trans.__(
+          'No cluster is running. The job starts one here: %1 and %2, as processes of this machine.',
+          trans._n('%1 node', '%1 nodes', needed(choice, nodes)),
+          trans._n('%1 spare', '%1 spares', spares)
+        )}
+      </>
+    );
+  }
+  const sentences = {
+    now: '',
+    fewer: trans.__('The job begins on fewer nodes and grows.'),
+    waits: trans.__('The job waits until nodes are free.'),
+    never: trans.__('The cluster is too small: the job waits for more nodes.')
+  };
+  const next = outlook(choice, has);
+  return (
+    <>
+      <span className="jp-Hp-dot" data-state={FREE[next]} aria-hidden />{' '}
+      {trans.__('%1 of %2 nodes are free now', has.free, has.total)}
+      {has.spares > 0 &&
+        trans._n(', %1 spare stands by', ', %1 spares stand by', has.spares)}
+      {'. '}
+      {sentences[next]}
+    </>
+  );
+}
+
+const FREE = {
+  now: 'succeeded',
+  fewer: 'recovering',
+  waits: 'recovering',
+  never: 'failed'
+};
+
+function Slurm(props: { choice: IChoice; change: Change }): JSX.Element {
+  const { choice, change } = props;
+  const { trans } = useShared();
+  const field = (name: string) => ({
+    value: choice.slurm[name] ?? '',
+    onChange: (value: string) =>
+      change({ slurm: { ...choice.slurm, [name]: value } })
+  });
+  return (
+    <>
+      <TextField
+        label={trans.__('Partition')}
+        help={trans.__('Empty: the default one of SLURM.')}
+        {...field('partition')}
+      />
+      <TextField
+        label={trans.__('Account')}
+        help={trans.__('Who is charged, where SLURM asks for it.')}
+        {...field('account')}
+      />
+      <TextField
+        label={trans.__('Time limit')}
+        placeholder="02:00:00"
+        help={trans.__('As for sbatch. Empty: the default of the partition.')}
+        {...field('time')}
+      />
+    </>
+  );
+}
+
+function Nodes(props: { choice: IChoice; change: Change }): JSX.Element {
+  const { choice, change } = props;
+  const { trans } = useShared();
+  const most = bounds(choice.elastic)?.[1] ?? 1;
+  return (
+    <NumberField
+      label={trans.__('Nodes')}
+      value={choice.nodes}
+      min={1}
+      max={100_000}
+      placeholder={String(most)}
+      help={trans.__('Every node runs the code, each as one rank.')}
+      problem={problemText(problems(choice).nodes, trans)}
+      onChange={nodes =>
+        change({
+          nodes,
+          elastic:
+            nodes === null ? choice.elastic : including(choice.elastic, nodes)
+        })
+      }
+    />
+  );
+}
+
+function Elastic(props: { choice: IChoice; change: Change }): JSX.Element {
+  const { choice, change } = props;
+  const { trans } = useShared();
+  const range = bounds(choice.elastic);
+  const problem = problemText(problems(choice).elastic, trans);
+  if (choice.elastic && !range) {
+    return (
+      <TextField
+        label={trans.__('Elastic range')}
+        value={choice.elastic}
+        help={trans.__('As in 2:8, 2:8:2 (in steps) or 1,2,4,8.')}
+        onChange={elastic => change({ elastic })}
+      />
+    );
+  }
+  const set = (least: number | null, most: number | null) =>
+    change({ elastic: `${least ?? 0}:${most ?? 0}` });
+  return (
+    <div
+      className="jp-Hp-elastic"
+      role="group"
+      aria-label={trans.__('Elastic range')}
+    >
+      <TickField
+        label={trans.__('Elastic')}
+        value={range !== null}
+        help={trans.__(
+          'It goes on with fewer nodes where some are lost or needed, and grows again, without a restart.'
+        )}
+        onChange={on =>
+          change({ elastic: on ? offered(choice.nodes ?? 1) : '' })
+        }
+      />
+      {range && (
+        <>
+          <NumberField
+            label={trans.__('At least')}
+            value={range[0]}
+            min={1}
+            max={100_000}
+            onChange={least => set(least, range[1])}
+          />
+          <NumberField
+            label={trans.__('At most')}
+            value={range[1]}
+            min={1}
+            max={100_000}
+            onChange={most => set(range[0], most)}
+          />
+        </>
+      )}
+      {problem && (
+        <span className="jp-Hp-wrong jp-mod-error" role="alert">
+          {problem}
+        </span>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,185 @@
+/** "Run on cluster": from a plain cell, through the form, to a job under the cell. */
+
+import { IJupyterLabPageFixture } from '@jupyterlab/galata';
+import { Locator } from '@playwright/test';
+
+import { barriers, expect, openNotebook, picture, test } from './fixtures';
+
+test.use({ suite: 'run' });
+
+const CODE = `import os
+print("rank", os.environ.get("RANK", "0"), "says hello")`;
+
+/** The text of a cell, as the notebook has it. */
+function sourceOf(
+  page: IJupyterLabPageFixture,
+  index: number
+): Promise<string> {
+  return page.evaluate(at => {
+    const panel = (window as any).jupyterapp.shell.currentWidget;
+    return panel.content.widgets[at].model.sharedModel.getSource();
+  }, index);
+}
+
+async function openForm(page: IJupyterLabPageFixture): Promise<Locator> {
+  await page.notebook.selectCells(0);
+  await page
+    .locator('.jp-NotebookPanel-toolbar [data-jp-item-name="hyperpod-run"]')
+    .click();
+  const form = page.locator('.jp-Hp-rundialog');
+  await expect(form).toBeVisible();
+  return form;
+}
+
+test('a plain cell becomes a job, and its line is in the notebook', async ({
+  page,
+  server
+}) => {
+  await openNotebook(page, server, 'plain.ipynb', CODE);
+  const form = await openForm(page);
+  const line = form.locator('.jp-Hp-line code');
+  const run = form.getByRole('button', { name: 'Run', exact: true });
+
+  await test.step('the form teaches', async () => {
+    await expect(form).toContainText('No cluster is running');
+    await expect(line).toHaveText('%%hyperpod --nodes 4');
+    await expect(form.getByLabel('Environment')).toHaveAttribute(
+      'placeholder',
+      /python/
+    );
+    await expect(form.getByLabel('Nodes')).toBeFocused();
+    await form.getByLabel('Nodes').fill('2');
+    await form.getByRole('checkbox', { name: 'Elastic' }).check();
+    await expect(line).toHaveText('%%hyperpod --nodes 2 --elastic 1:2');
+    await picture(page, 'run-form');
+    await form.getByLabel('Name', { exact: true }).fill('my job');
+    await expect(form).toContainText('Use 1 to 40 letters');
+    await expect(run).toBeDisabled();
+    await form.getByLabel('Name', { exact: true }).fill('hello');
+    await expect(run).toBeEnabled();
+  });
+
+  await test.step('a dry run tells what would be submitted', async () => {
+    await form.getByRole('button', { name: 'Dry run' }).click();
+    const said = form.locator('.jp-Hp-said');
+    await expect(said).toContainText('would submit 2 lines');
+    await expect(said).toContainText('hello');
+    for (const theme of ['Dark', 'Light']) {
+      await page.theme.setTheme(`JupyterLab ${theme}`);
+      expect(await barriers(page, '.jp-Hp-run')).toEqual([]);
+    }
+    await picture(page, 'run-dry');
+    await form.getByText('More options').click();
+    await form.locator('.jp-Hp-fields').last().scrollIntoViewIfNeeded();
+    await picture(page, 'run-more');
+    expect(await barriers(page, '.jp-Hp-run')).toEqual([]);
+  });
+
+  await test.step('the cell runs, without %load_ext', async () => {
+    await form.getByLabel('Priority').focus();
+    await page.keyboard.press('Control+Enter');
+    await expect(form).toBeHidden();
+    const card = page.locator('.jp-Hp-card');
+    await expect(card.getByText('Succeeded')).toBeVisible({ timeout: 120_000 });
+    await expect(page.locator('.jp-OutputArea').first()).toContainText(
+      'says hello'
+    );
+    expect(await sourceOf(page, 0)).toBe(
+      `%%hyperpod --nodes 2 --elastic 1:2 --name hello\n${CODE}`
+    );
+    await picture(page, 'run-done');
+  });
+
+  await test.step('after a restart of the kernel, Shift-Enter is enough', async () => {
+    await page.menu.clickMenuItem('Kernel>Restart Kernel…');
+    await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
+    await page.notebook.runCell(0);
+    await expect(page.locator('.jp-OutputArea').first()).not.toContainText(
+      'UsageError'
+    );
+    await expect(
+      page.locator('.jp-Hp-card').getByText('Succeeded')
+    ).toBeVisible({ timeout: 60_000 });
+    await expect(page.locator('.jp-OutputArea').first()).toContainText(
+      'says hello'
+    );
+  });
+
+  await test.step('the form reads the line, and Escape closes it', async () => {
+    const again = await openForm(page);
+    await expect(again.getByLabel('Name', { exact: true })).toHaveValue(
+      'hello'
+    );
+    await expect(again).toContainText('nodes are free now');
+    await page.keyboard.press('Escape');
+    await expect(again).toBeHidden();
+  });
+});
+
+test('a notebook becomes one job, with other values for its parameters', async ({
+  page,
+  server
+}) => {
+  await openNotebook(
+    page,
+    server,
+    'whole.ipynb',
+    '%load_ext jupyter_hyperpod',
+    {
+      source: 'steps = 60  # of the training\nname = "first"',
+      tags: ['parameters']
+    },
+    'doubled = steps * 2',
+    'print(name, doubled)'
+  );
+  const form = page.locator('.jp-Hp-rundialog');
+  const cells = page.locator('.jp-Notebook .jp-CodeCell');
+
+  await test.step('the menu of a cell offers both', async () => {
+    await (await page.notebook.getCellLocator(2))!.click({ button: 'right' });
+    const menu = page.locator('.lm-Menu');
+    await expect(menu).toContainText('Run Selected Cells on Cluster…');
+    await menu.getByText('Run Notebook on Cluster…').click();
+    await expect(form).toContainText('3 code cells of this notebook');
+  });
+
+  await test.step('a parameter gets another value', async () => {
+    await form.getByLabel('Nodes').fill('1');
+    await form.getByRole('checkbox', { name: 'Elastic' }).uncheck(); // of the other test
+    await form.getByLabel('steps').fill('7');
+    expect(await barriers(page, '.jp-Hp-run')).toEqual([]);
+    await picture(page, 'run-notebook');
+    await form.getByRole('button', { name: 'Run', exact: true }).click();
+    await expect(cells).toHaveCount(5);
+    await expect(cells.last()).toContainText('first 14', { timeout: 90_000 });
+    expect(await sourceOf(page, 4)).toBe(
+      '%%hyperpod --nodes 1\nsteps = 60  # of the training\nname = "first"\n\n' +
+        '# Parameters of this run\nsteps = 7\n\ndoubled = steps * 2\n\nprint(name, doubled)'
+    );
+  });
+
+  await test.step('selected cells are one job, too, and the last choice is offered', async () => {
+    await page.notebook.selectCells(1, 3);
+    await page.keyboard.press('Control+Alt+Enter');
+    await expect(form).toContainText('3 cells become one job');
+    await expect(form.locator('.jp-Hp-line code')).toHaveText(
+      '%%hyperpod --nodes 1'
+    );
+    await page.keyboard.press('Control+Enter');
+    await expect(cells).toHaveCount(6);
+    await expect(cells.nth(4)).toContainText('first 120', { timeout: 90_000 });
+  });
+
+  await test.step('the notebook runs again in the same cell', async () => {
+    await page.evaluate(() => {
+      void (window as any).jupyterapp.commands.execute('hyperpod:run-notebook');
+    });
+    await form.getByLabel('Nodes').fill('2');
+    await page.keyboard.press('Control+Enter');
+    await expect(form).toBeHidden();
+    await expect(cells).toHaveCount(6);
+    await expect(cells.last()).toContainText('[rank 1] first 120', {
+      timeout: 90_000
+    });
+  });
+});
