@@ -17,6 +17,7 @@ from ..control import (
     validate,
     verb_options,
 )
+from ..control.doctor import checkup
 from ..control.parity import environment_verbs
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
@@ -79,14 +80,29 @@ def _show(answer: text_tables.Answer, options: argparse.Namespace, terminal: Ter
     return terminal.answer(options, answer.record, *table, *answer.lines, ok=answer.ok)
 
 
+def run_doctor(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    rows = []
+    for row in checkup.checkup(store, terminal.status):
+        _tell_row(row, options, terminal)
+        rows.append(row)
+    terminal.clear()
+    fit, sentence = validate.fit(rows, strict=False), checkup.summary(rows)
+    record = {"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]}
+    return terminal.answer(options, record, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)
+
+
+def _tell_row(row: validate.Row, options: argparse.Namespace, terminal: Terminal) -> None:
+    if not options.json:
+        terminal.clear()
+        verdict = terminal.paint(f"{row.verdict:<8}", validate.TONES[row.verdict])
+        terminal.line(f"{verdict} {row.name}: {row.sentence}")
+        if row.remedy:
+            terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
+
+
 def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     def tell(row: validate.Row) -> None:
-        if not options.json:
-            terminal.clear()
-            verdict = terminal.paint(f"{row.verdict:<8}", validate.TONES[row.verdict])
-            terminal.line(f"{verdict} {row.name}: {row.sentence}")
-            if row.remedy:
-                terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
+        _tell_row(row, options, terminal)
 
     rows = device_check.run(options, store, terminal.status, tell)
     fit, sentence = validate.fit(rows, options.strict), validate.verdict(rows)

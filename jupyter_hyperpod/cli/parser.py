@@ -7,6 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from ..control import housekeeping, mounting, nodes
+from ..control.doctor import checkup
 from ..control.option_parser import explained, help_format
 from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
@@ -185,6 +186,8 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
     add_validate_options(
         verbs.add("validate", "check nodes, devices, storage, network and a small training, row by row")
     )
+
+    verbs.add("doctor", checkup.HELP)
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")

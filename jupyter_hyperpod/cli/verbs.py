@@ -39,6 +39,7 @@ VERBS: dict[str, Verb] = {
     "cluster": cluster_verbs.run_cluster,
     **dict.fromkeys(housekeeping.VERBS, cluster_verbs.run_housekeeping),
     **dict.fromkeys(mounting.VERBS, cluster_verbs.run_mounting),
+    "doctor": cluster_verbs.run_doctor,
     "validate": cluster_verbs.run_validate,
     "setup": kubernetes_setup.run_setup,
     "bench": benchmark.run_bench,

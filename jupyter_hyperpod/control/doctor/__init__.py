@@ -1,0 +1,1 @@
+"""Tells what is wrong with an installation, and how to mend it."""
