@@ -74,10 +74,14 @@ def _say_end(view: View, terminal: Terminal) -> None:
 
 
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    views = jobs.list_jobs(store)
-    record = [summary(view) for view in views]
+    every = jobs.list_jobs(store)
+    tagged = [view for view in every if options.tag is None or options.tag in view["labels"]["tags"]]
+    views = tagged if options.archived else report.unarchived(tagged)
+    record = [summary(view) for view in (tagged if options.tag else every)]
     shown, older = report.newest(views, len(views) if options.all else report.JOBS_SHOWN)
     lines = [f"{plural(older, 'older job')} not shown; `jupyter hyperpod list --all` shows them"] if older else []
+    if hidden := len(tagged) - len(views):
+        lines.append(f"{plural(hidden, 'archived job')} not shown; `jupyter hyperpod list --archived` shows them")
     return terminal.answer(options, record, report.jobs_table(shown).render(terminal.paint), *lines)
 
 

@@ -141,6 +141,8 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     listed = verbs.add("list", "list the jobs, newest first")
     shown = f"all jobs, not only the newest {JOBS_SHOWN} and those that run"
     listed.add_argument("--all", action="store_true", help=shown)
+    listed.add_argument("--archived", action="store_true", help="archived jobs, too")
+    listed.add_argument("--tag", metavar="TAG", help="only jobs with this tag")
     verbs.add("describe", "show everything known about a job", job=True)
 
     logs = verbs.add("logs", "print the output of a job's ranks", job=True, query=True)
@@ -158,7 +160,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
 
     for name, text in runs.VERBS.items():
-        runs.add_options(name, verbs.add(name, text, job=name == "report"))
+        runs.add_options(name, verbs.add(name, text, job=name in ("report", "tag")))
 
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
     nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))

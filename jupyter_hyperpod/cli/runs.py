@@ -1,10 +1,11 @@
-"""`jupyter hyperpod report` and `compare`."""
+"""`jupyter hyperpod report`, `compare` and `tag`."""
 
 from __future__ import annotations
 
 import argparse
 
-from ..control.runs import verbs
+from ..control import lookup
+from ..control.runs import labels, verbs
 from ..storage.store import Store
 from .terminal import Terminal
 
@@ -22,3 +23,8 @@ def run_compare(options: argparse.Namespace, store: Store, terminal: Terminal) -
     if answer.table is not None:
         lines += ["", terminal.paint("values", "title"), answer.table.render(terminal.paint)]
     return terminal.answer(options, answer.record, *lines)
+
+
+def run_tag(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = labels.tag(store, lookup.job_id(store, options.job), options)
+    return terminal.answer(options, answer.record, *answer.lines)

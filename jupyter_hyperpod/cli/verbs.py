@@ -30,6 +30,7 @@ VERBS: dict[str, Verb] = {
     "events": job_verbs.run_events,
     "report": runs.run_report,
     "compare": runs.run_compare,
+    "tag": runs.run_tag,
     "nodes": cluster_verbs.run_nodes,
     "health": cluster_verbs.run_health,
     "metrics": cluster_verbs.run_metrics,

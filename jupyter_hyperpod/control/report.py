@@ -123,6 +123,16 @@ def newest(views: Sequence[View], count: int) -> tuple[list[View], int]:
     return shown, len(views) - len(shown)
 
 
+def labels_text(view: View) -> str:
+    """Return the tags of a job, and that it is archived."""
+    return ", ".join([*view["labels"]["tags"], *(["(archived)"] if view["labels"]["archived"] else [])])
+
+
+def unarchived(views: Sequence[View]) -> list[View]:
+    """The jobs that are not in the archive, and those in it that have not ended."""
+    return [view for view in views if not view["labels"]["archived"] or view["state"] not in TERMINAL_STATES]
+
+
 def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
     """Return the table of jobs, in the order given."""
     now_s = time.time() if now_s is None else now_s
@@ -143,9 +153,12 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
                 Cell(str(len(view["incidents"])), "warn" if view["incidents"] else "quiet"),
                 Cell(ran),
                 Cell(ago(view["submitted_s"], now_s), "quiet"),
+                Cell(labels_text(view), "info"),
             ]
         )
-    headers = ("ID", "STATE", ">NODES", ">STEP", ">LOSS", ">INCIDENTS", ">RAN", "SUBMITTED")
+    headers: tuple[str, ...] = ("ID", "STATE", ">NODES", ">STEP", ">LOSS", ">INCIDENTS", ">RAN", "SUBMITTED", "TAGS")
+    if not any(row[-1].text for row in rows):
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
     return Table(headers, rows, "no jobs yet; `jupyter hyperpod submit FILE` or a %%hyperpod cell starts one")
 
 
@@ -249,6 +262,9 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("generation", str(view["generation"] or "")),
         ("digest", str(view["digest"] or "")),
         ("notebook", view["origin"].get("notebook", "")),
+        ("tags", labels_text(view)),
+        ("note", view["labels"]["note"]),
+        ("labelled", f"by {view['labels']['by']}" if view["labels"]["by"] else ""),
     ]
 
 

@@ -43,6 +43,16 @@ def _step_sentence(data: Mapping[str, Any]) -> str:
     return f"step {data['step']} loss {loss} in {took} on {plural(data['world_size'], 'node')}{again}{left_out}"
 
 
+def _labels_sentence(data: Mapping[str, Any]) -> str:
+    told = [f"tagged {', '.join(data['add'])}"] if data["add"] else []
+    told += [f"no longer tagged {', '.join(data['remove'])}"] if data["remove"] else []
+    if "note" in data:
+        told.append(f"note: {data['note']}" if data["note"] else "the note was removed")
+    if "archived" in data:
+        told.append("archived" if data["archived"] else "taken out of the archive")
+    return f"{'; '.join(told)}, by {data['by']}"
+
+
 def _values(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
@@ -60,6 +70,7 @@ def _aim(injected: Mapping[str, Any]) -> str:
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "job.submitted": lambda d: f"submitted as {d['id']}, {plural(d['spec']['nodes'], 'node')} asked for",
     "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "job.labelled": _labels_sentence,
     "phase.changed": lambda d: f"{d['phase']}: {d['reason']}",
     "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
     "member.ready": lambda d: f"{d['member']} on {d['node']} waits at its session, ready to take a place",

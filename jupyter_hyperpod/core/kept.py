@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+TAGS_KEPT = 20
 OUTPUT_LINES = 400
 OUTPUT_CHARACTERS = 1 << 18  # Unicode characters that long pieces of output take together; the newest is kept whole
 GENERATION_NODES_KEPT = 4096  # names in all generations together; the newest generation is kept whole
@@ -46,6 +48,18 @@ def append_output(records: list[dict[str, Any]], record: dict[str, Any]) -> None
         if kept and size > OUTPUT_CHARACTERS:
             del records[:-kept]
             return
+
+
+def labelled(labels: dict[str, Any], data: Mapping[str, Any], time_s: float) -> dict[str, Any]:
+    """A job's labels after a person has changed them: the newest `TAGS_KEPT` tags, the note, whether it is archived."""
+    kept = [tag for tag in labels["tags"] if tag not in data["remove"] and tag not in data["add"]]
+    return {
+        "tags": [*kept, *data["add"]][-TAGS_KEPT:],
+        "note": data.get("note", labels["note"]),
+        "archived": data.get("archived", labels["archived"]),
+        "by": data["by"],
+        "time_s": time_s,
+    }
 
 
 def _characters(record: dict[str, Any]) -> int:

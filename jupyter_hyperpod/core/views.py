@@ -14,9 +14,9 @@ from typing import Any
 
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
-from .kept import append, append_output, bound_names, put
+from .kept import append, append_output, bound_names, labelled, put
 
-FOLD = 4  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 5  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
@@ -52,6 +52,7 @@ def new_job_view(job_id: str) -> View:
         "spares_wanted": 0,
         "priority": 0,
         "origin": {},
+        "labels": {"tags": [], "note": "", "archived": False, "by": "", "time_s": None},
         "submitted_s": None,
         "started_s": None,
         "ended_s": None,
@@ -131,6 +132,10 @@ def _job_submitted(view: View, event: Event) -> None:
     view["priority"] = spec.get("priority", 0)
     view["origin"] = dict(spec.get("origin", {}))
     view["submitted_s"] = event.time_s
+
+
+def _job_labelled(view: View, event: Event) -> None:
+    view["labels"] = labelled(view["labels"], event.data, event.time_s)
 
 
 def _job_state(view: View, event: Event) -> None:
@@ -357,6 +362,7 @@ def _rule_state(view: View, event: Event) -> None:
 
 _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "job.submitted": _job_submitted,
+    "job.labelled": _job_labelled,
     "job.state": _job_state,
     "phase.changed": _phase_changed,
     "generation.formed": _generation_formed,

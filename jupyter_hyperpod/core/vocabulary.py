@@ -57,6 +57,8 @@ EVENTS: dict[str, Fields] = {
     for kind, text in {
         # written by control, when a job is submitted
         "job.submitted": "id: str, spec: Spec",
+        # written by control for a person, who may do so after the job's end, too; what is missing stays as it is
+        "job.labelled": "add: str[], remove: str[], by: str, note?: str, archived?: bool",
         # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
         "job.state": "state: JobState, reason: str",
         "phase.changed": "phase: Phase, reason: str",

@@ -93,7 +93,7 @@ def verb_parser() -> Parser:
         )
         for name, text in VERB_HELP.items()
     }
-    for name in ("describe", "events", "logs", "attach", "report", "rerun", "scale", "stop"):
+    for name in ("describe", "events", "logs", "attach", "report", "tag", "rerun", "scale", "stop"):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )

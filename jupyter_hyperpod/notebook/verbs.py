@@ -23,6 +23,7 @@ from ..control import (
     watch,
 )
 from ..control.parity import environment_verbs
+from ..control.runs import labels
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
@@ -74,7 +75,7 @@ def _job(options: argparse.Namespace, notebook: Notebook) -> tuple[Store, str]:
 
 def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
     views = jobs.list_jobs(notebook.open_store())
-    return Rows(views, report.jobs_table(views))
+    return Rows(views, report.jobs_table(report.unarchived(views)))
 
 
 def _nodes(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
@@ -191,6 +192,11 @@ def _report(options: argparse.Namespace, notebook: Notebook) -> None:
         print(line)
 
 
+def _tag(options: argparse.Namespace, notebook: Notebook) -> None:
+    for line in labels.tag(*_job(options, notebook), options).lines:
+        print(line)
+
+
 def _compare(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     answer, tables = runs.compare(notebook.open_store(), options.jobs, options.output)
     for title, table in tables:
@@ -248,6 +254,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "attach": _attach,
     "report": _report,
     "compare": _compare,
+    "tag": _tag,
     "rerun": _rerun,
     "env": _env,
     "scale": _scale,

@@ -55,6 +55,13 @@ export interface IFacts {
     id: string;
     spec: ISpec;
   };
+  'job.labelled': {
+    add: string[];
+    remove: string[];
+    by: string;
+    note?: string;
+    archived?: boolean;
+  };
   'job.state': {
     state: JobState;
     reason: string;
@@ -261,6 +268,11 @@ export const EVENT_FIELDS = {
   'job.submitted': [
     'id',
     'spec'
+  ],
+  'job.labelled': [
+    'add',
+    'remove',
+    'by'
   ],
   'job.state': [
     'state',

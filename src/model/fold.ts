@@ -34,6 +34,7 @@ export const LOADS_KEPT = 64;
 export const FINDINGS_KEPT = 50;
 export const RULES_KEPT = 256;
 export const SESSIONS_KEPT = 100;
+export const TAGS_KEPT = 20;
 
 /** The effect of each kind of event on a view; the compiler checks its data against Python's table of events. */
 type Handlers<V> = { [K in EventKind]?: (view: V, event: IEventOf<K>) => void };
@@ -191,6 +192,21 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.priority = spec.priority ?? 0;
     view.origin = { ...(spec.origin ?? {}) };
     view.submitted_s = event.time_s;
+  },
+
+  'job.labelled': (view, event) => {
+    const { add, remove, by } = event.data;
+    const { tags, note, archived } = view.labels;
+    const kept = tags.filter(
+      tag => !remove.includes(tag) && !add.includes(tag)
+    );
+    view.labels = {
+      tags: [...kept, ...add].slice(-TAGS_KEPT),
+      note: event.data.note ?? note,
+      archived: event.data.archived ?? archived,
+      by,
+      time_s: event.time_s
+    };
   },
 
   'job.state': (view, event) => {

@@ -93,6 +93,15 @@ export interface ISessionEnd {
   loss: number | null;
 }
 
+/** What a person has written on a job; `by`: who did so last. */
+export interface ILabels {
+  tags: string[];
+  note: string;
+  archived: boolean;
+  by: string;
+  time_s: number | null;
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -107,6 +116,7 @@ export interface IJobView {
   spares_wanted: number;
   priority: number;
   origin: Record<string, string>;
+  labels: ILabels;
   submitted_s: number | null;
   started_s: number | null;
   ended_s: number | null;
@@ -215,6 +225,7 @@ export function newJobView(id: string): IJobView {
     spares_wanted: 0,
     priority: 0,
     origin: {},
+    labels: { tags: [], note: '', archived: false, by: '', time_s: null },
     submitted_s: null,
     started_s: null,
     ended_s: null,

@@ -629,6 +629,27 @@ def cluster() -> Script:
     return s
 
 
+def labelled() -> Script:
+    """A job gets tags, a note and a place in the archive, after its end, too; some are taken away again."""
+    s = Script("labelled-abcdefg")
+    s.submit(2)
+    s.state("running", "2 of 2 nodes are there")
+    s.say("control.2", "job.labelled", 1.0, add=["baseline", "lr-1e-3"], remove=[], by="ada", note="the first one")
+    s.state("succeeded", "all 2 members finished")
+    s.say("control.3", "job.labelled", 1.0, add=["best", "baseline"], remove=["lr-1e-3", "unknown"], by="Grace (grace)")
+    s.say(
+        "control.4",
+        "job.labelled",
+        1.0,
+        add=[f"tag-{number}" for number in range(19)],
+        remove=[],
+        by="ada",
+        archived=True,
+    )
+    s.say("control.5", "job.labelled", 1.0, add=[], remove=["tag-3"], by="ada", note="")
+    return s
+
+
 def growing() -> Script:
     s = Script()
     s.submit(2, (2, 4))
@@ -682,6 +703,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "durable": durable,
     "elastic": elastic,
     "growing": growing,
+    "labelled": labelled,
     "sessions": sessions,
     "reopened": reopened,
     "deployment": deployment,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...core.units import cut, format_bytes, format_duration, plural
-from ..report import TONES, incident_duration, loss_text, steps, throughput
+from ..report import TONES, incident_duration, labels_text, loss_text, steps, throughput
 from .charts import Chart, Line, Mark, table_rows
 from .markup import block, figure, folded, moment, number, pairs, safe, section, table
 from .page import bounded, page
@@ -262,6 +262,8 @@ def _who(record: RunRecord) -> Iterator[tuple[str, str]]:
         ("ended", moment(view["ended_s"])),
         ("backend", view["backend"]),
         ("reason", view["reason"]),
+        ("tags", labels_text(view)),
+        ("note", view["labels"]["note"]),
         ("generation", str(view["generation"] or "")),
     ]
     yield from ((name, safe(value)) for name, value in known if value and value != "-")

@@ -13,20 +13,24 @@ from ...core.units import format_bytes
 from ...storage.store import Store
 from .. import lookup
 from ..text_tables import Answer, Table
-from . import side_by_side
+from . import labels, side_by_side
 from .run_record import read
 from .sentence import what_happened
 from .side_by_side import JobComparison
 
 VERBS = {
     "report": "write what a job did and what happened to it as one HTML file that needs no server",
+    "tag": "write tags and a note on a job, or put it into the archive; without options, show them",
     "compare": "say until which step jobs are the same to the last bit, and what of code and settings differs",
 }
 MOST_JOBS = 6
 
 
 def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
-    """Declare the options of one of `VERBS`, without the job of ``report``."""
+    """Declare the options of one of `VERBS`, without the job of ``report`` and ``tag``."""
+    if verb == "tag":
+        labels.add_options(parser)
+        return
     written = "file to write (default: JOB.html in this folder); one that exists is replaced"
     if verb == "compare":
         parser.add_argument(
