@@ -49,41 +49,56 @@ class Flow(IntEnum):
     TRAINING = 2
 
 
+class _Index:
+    """What the nodes of some trees read, call and declare, by name. It is shared: do not change it."""
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.loads: dict[str, list[ast.AST]] = {}
+        self.calls: dict[str, list[ast.Call]] = {}
+        self.arguments: dict[str, list[list[str]]] = {}
+        for tree in trees:
+            for node in nodes_of(tree):
+                for inner in ast.iter_child_nodes(node):
+                    self.parents[inner] = node
+                self.note(node)
+
+    def note(self, node: ast.AST) -> None:
+        """Add a node."""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            self.loads.setdefault(node.id, []).append(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            self.loads.setdefault(node.attr, []).append(node)
+        elif isinstance(node, ast.Call):
+            function = last_name(node.func)
+            self.calls.setdefault(function, []).append(node)
+            for given in node.args if function in ("getattr", "attrgetter") else ():
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    for part in given.value.split("."):
+                        self.loads.setdefault(part, []).append(node)
+        elif isinstance(node, ast.MatchClass):
+            for attribute in node.kwd_attrs:
+                self.loads.setdefault(attribute, []).append(node)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
+
+
+@lru_cache(maxsize=KEPT_TREES)
+def _index(trees: tuple[ast.Module, ...]) -> _Index:
+    return _Index(trees)
+
+
 class Reads:
     """The reads of some source files. ``is_plain(name)`` says whether a variable now holds a number or text."""
 
     def __init__(self, trees: Iterable[ast.Module], is_plain: Callable[[str], bool] = lambda name: False) -> None:
         self._trees = list(trees)
         self._is_plain = is_plain
-        self._parents: dict[ast.AST, ast.AST] = {}
-        self._loads: dict[str, list[ast.AST]] = {}
-        self._calls: dict[str, list[ast.Call]] = {}
-        self._arguments: dict[str, list[list[str]]] = {}
-        for tree in self._trees:
-            for node in nodes_of(tree):
-                for inner in ast.iter_child_nodes(node):
-                    self._parents[inner] = node
-                self._note(node)
+        index = _index(tuple(self._trees))
+        self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
+        self._arguments = index.arguments
         self._known: dict[str, Flow] = {}
-
-    def _note(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            self._loads.setdefault(node.id, []).append(node)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            self._loads.setdefault(node.attr, []).append(node)
-        elif isinstance(node, ast.Call):
-            function = last_name(node.func)
-            self._calls.setdefault(function, []).append(node)
-            for given in node.args if function in ("getattr", "attrgetter") else ():
-                if isinstance(given, ast.Constant) and isinstance(given.value, str):
-                    for part in given.value.split("."):
-                        self._loads.setdefault(part, []).append(node)
-        elif isinstance(node, ast.MatchClass):
-            for attribute in node.kwd_attrs:
-                self._loads.setdefault(attribute, []).append(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-            self._arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
 
     def loads(self, name: str) -> list[ast.AST]:
         """Where a name or an attribute of this name is read."""
