@@ -1,9 +1,17 @@
-"""Memory files: anonymous files in memory, which other processes of the same user open by process and descriptor."""
+"""Memory files: anonymous files in memory, which other processes of the same user open by process and descriptor.
+
+And how memory is touched at once: page by page, that takes half as much processor time again.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import mmap
 import os
+
+_LIBC = ctypes.CDLL(None)
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
 def create_memory_file(name: str, length: int) -> int:
@@ -32,6 +40,13 @@ def open_memory_file(pid: int, descriptor: int, inode: int) -> int:
         os.close(opened)
         raise FileNotFoundError(f"process {pid} has closed the memory file {descriptor}")
     return opened
+
+
+def touch(address: int, length: int) -> bool:
+    """Let the kernel give now all pages that lie within this memory; nothing is written. False where it cannot."""
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    return size <= 0 or not _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _POPULATE_WRITE)
 
 
 def is_held(pid: int, descriptor: int, inode: int) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
+import resource
 import signal
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,6 +109,16 @@ def test_room_is_given_once_and_never_runs_out() -> None:
     taken = [prepared.take([3, 4], torch.float32) for _ in range(3)] + [prepared.take([2], torch.int64)]
     assert len({tensor.data_ptr() for tensor in taken}) == 4
     assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]
+
+
+def test_room_is_touched_before_it_is_needed() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((900, 900), (0,), (900, 900), ())]
+    prepared = PreparedMemory(parameters, copies=2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for parameter in parameters:
+        prepared.take(parameter.shape, parameter.dtype).fill_(1)
+    pages = sum(p.numel() * p.element_size() for p in parameters) // mmap.PAGESIZE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < pages // 4
 
 
 def test_newcomers_enter_at_once_only_where_that_is_quick_and_somebody_is_missing() -> None:

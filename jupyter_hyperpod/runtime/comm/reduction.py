@@ -150,6 +150,11 @@ class FinishedNodes:
             self._free.append(self.nodes.pop(right))
             node = parent
 
+    def prepare(self) -> None:
+        """Have a buffer before the first micro-batch is computed."""
+        if not self._free:
+            self._free.append(Buffer(self.layout))
+
     def discard(self, buffer: Buffer) -> None:
         """Drop the buffer from `open`; the whole node to which it belonged has to be computed again."""
         self.nodes = {node: kept for node, kept in self.nodes.items() if kept is not buffer}

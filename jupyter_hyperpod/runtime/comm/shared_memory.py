@@ -47,6 +47,7 @@ class Segment:
     def __init__(self, length: int) -> None:
         self._descriptor = memory_files.create_memory_file("hyperpod-gradients", length)
         self.memory = mmap.mmap(self._descriptor, length)
+        memory_files.touch(torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr(), length)
         self.token = Token(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, length)
 
     def carve(self, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:

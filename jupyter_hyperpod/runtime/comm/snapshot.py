@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...system import memory_files
 from . import state_codec
 from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read
 
@@ -63,14 +64,20 @@ class PreparedMemory:
         self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
         for parameter in parameters:
             kind = (parameter.dtype, parameter.shape)
-            self._tensors.setdefault(kind, []).extend(
-                torch.zeros(parameter.shape, dtype=parameter.dtype) for _ in range(copies)
-            )
+            self._tensors.setdefault(kind, []).extend(_touched(parameter) for _ in range(copies))
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor with any content; from new memory where none of this type and shape is left."""
         waiting = self._tensors.get((dtype, torch.Size(shape)))
         return waiting.pop() if waiting else torch.empty(shape, dtype=dtype)
+
+
+def _touched(parameter: torch.Tensor) -> torch.Tensor:
+    """A tensor like this one, with any content."""
+    room = torch.empty(parameter.shape, dtype=parameter.dtype)
+    if not memory_files.touch(room.data_ptr(), room.numel() * room.element_size()):
+        room.zero_()
+    return room
 
 
 def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:

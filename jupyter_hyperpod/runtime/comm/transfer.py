@@ -43,7 +43,8 @@ class StateTransfer:
         self._offered = False  # newcomers outside the generation may be reading it
 
     def expect_state(self) -> None:
-        """Prepare memory: this member is a newcomer that will get the state."""
+        """Prepare memory: this member is a newcomer that will get the state, and compute gradients at once then."""
+        self._gradients.finished.prepare()
         copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
         self._prepared = PreparedMemory([local(parameter) for parameter in self._gradients.parameters], copies)
 
