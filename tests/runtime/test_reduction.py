@@ -17,6 +17,7 @@ from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover
 from jupyter_hyperpod.runtime.comm.handshake import KeyRenewal
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
 from jupyter_hyperpod.runtime.comm.reduction import Buffer, FinishedNodes, Layout, Reduction, token_of
+from jupyter_hyperpod.runtime.comm.shared_memory import Segment
 
 LAYOUT = Layout(
     [
@@ -183,3 +184,22 @@ def test_a_neighbour_whose_memory_is_gone_is_a_lost_peer() -> None:
     gc.collect()
     with pytest.raises(PeerLost):
         reduction.attach(1, memoryview(token))
+
+
+def test_two_results_take_turns_and_no_more_are_made_than_are_kept() -> None:
+    made: list[int] = []
+
+    def allocate(octets: int) -> Segment:
+        made.append(octets)
+        return Segment(octets)
+
+    reduction = Reduction(Layout(LAYOUT.parameters, allocate=allocate))
+    first = reduction.free_result([])
+    second = reduction.free_result([first])
+    assert first is not second
+    assert reduction.free_result([second]) is first
+    assert len(made) == 2, "the one that was not taken is not made again"
+    assert reduction.free_result([first, second]) not in (first, second)
+    assert len(made) == 3
+    assert reduction.free_result([second]) is first
+    assert len(reduction._results) == 2

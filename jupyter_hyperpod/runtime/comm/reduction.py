@@ -29,6 +29,7 @@ class Memory(Protocol):
         """One 1-D tensor for each (dtype, length), laid end to end, aligned."""
 
 
+RESULTS = 2  # buffers for results: the last one, which peers may still read, and the one that is written
 STOP = -1.0  # among the weights of a member
 _NOT_FINITE, _LAST = 1, 2
 
@@ -190,15 +191,15 @@ class Reduction:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._results = [Buffer(layout), Buffer(layout)]
+        self._results = [Buffer(layout) for _ in range(RESULTS)]
         self._scratch: dict[int, torch.Tensor] = {}
         self.attachments = Attachments()
 
     def free_result(self, keep: Sequence[Buffer]) -> Buffer:
         """A result buffer outside of `keep`, whose buffers peers may still need."""
         free = [result for result in self._results if not any(result is kept for kept in keep)]
-        chosen = free[0] if free else Buffer(self._layout)
-        self._results = [*keep, chosen]
+        chosen, *others = free or [Buffer(self._layout)]
+        self._results = [*keep, chosen, *others[: max(0, RESULTS - 1 - len(keep))]]
         return chosen
 
     def release(self) -> None:
