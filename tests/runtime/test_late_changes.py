@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
-from jupyter_hyperpod.runtime.program.walk import path_of
+from jupyter_hyperpod.runtime.program.carried import Carried
+from jupyter_hyperpod.runtime.program.comparison import LONGEST_S, Comparison
+from jupyter_hyperpod.runtime.program.heap import Heap
+from jupyter_hyperpod.runtime.program.walk import Walk, path_of
 from tests.runtime.conftest import Submit
 
 CELL = """
@@ -114,3 +120,16 @@ def test_a_path_with_a_key_that_cannot_be_read_back_is_none() -> None:
     path = (("global", ("__main__", "sums")), ("item", "loss"))
     assert path_of(repr(path)) == path
     assert path_of(repr((*path, ("item", torch.float32)))) == path_of(repr((*path, ("item", float("inf"))))) == ()
+
+
+def test_a_walk_that_waits_for_a_core_is_not_a_slow_one() -> None:
+    """Else what a cell does between two steps would not be looked at on a busy machine, and not be carried."""
+
+    def walk(between: bool = False) -> Walk:
+        threading.Event().wait(2 * LONGEST_S)
+        return Walk()
+
+    heap, carried = SimpleNamespace(walk=walk, own=frozenset()), SimpleNamespace(origins=None)
+    comparison = Comparison(cast(Heap, heap), {}, cast(Carried, carried), True, print)
+    comparison.look()
+    assert not comparison._slow

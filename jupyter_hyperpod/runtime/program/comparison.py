@@ -31,7 +31,7 @@ from .walk import Noted, Path, Walk
 
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed
-LONGEST_S = 0.05  # of a walk; after a longer one, only the next boundary is looked at
+LONGEST_S = 0.05  # of a core, for a walk; after a longer one, only the next boundary is looked at
 CUT = (
     "the cell reaches more objects than are compared in its first steps, so a change that a member which joins later "
     "does not get may go unnoticed; register what the loop changes, session.register(...)"
@@ -142,9 +142,9 @@ class Comparison:
 
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""
-        began_s = time.perf_counter()
+        began_s = time.thread_time()  # on a busy machine waiting for a core is not the walk's
         walk = self._heap.walk(between)
-        self._slow = self._slow or time.perf_counter() - began_s > LONGEST_S
+        self._slow = self._slow or time.thread_time() - began_s > LONGEST_S
         if walk.cut and self._before is None and self._left == TURNS:
             self._warn(CUT)
         return walk
