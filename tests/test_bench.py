@@ -29,11 +29,13 @@ from benchmarks.recovery.elastic import ORDINARY, pause_steps
 from benchmarks.rivals.environments import python_of
 from benchmarks.rivals.systems import Rival, makers
 from jupyter_hyperpod import bench
+from jupyter_hyperpod.bench.laboratory import processor_s
 from jupyter_hyperpod.bench.report import bar, not_run, row
 from jupyter_hyperpod.bench.stalls import Commit, measure, percentile, steady, step_times
 from jupyter_hyperpod.cli.parser import build_parser
 from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, SpecError
 from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.storage.store import Store
 
 
 def test_a_bar_is_a_limit_or_a_minimum() -> None:
@@ -366,3 +368,23 @@ def test_browsers_get_the_news_of_jobs_that_train() -> None:
     assert 0 < found["from an event until a client has it, median"] < 30
     names = {"bytes_per_s", "longest_handler_ms", "longest_handler_p99_ms", "memory_bytes"}
     assert names < {bar["name"] for bar in report["bars"]}
+
+
+def test_the_processor_time_of_a_cluster_has_that_of_its_processes_that_have_ended(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    program = """
+import os, sys, time
+if not (child := os.fork()):
+    while time.process_time() < 0.4:
+        pass
+    os._exit(0)
+os.waitpid(child, 0)
+print("ended", flush=True)
+sys.stdin.read()
+"""
+    assert processor_s(store) == 0
+    command = [sys.executable, "-c", program, os.fspath(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ended\n"
+        assert 0.35 < processor_s(store) < 2  # it counts hundredths of a second

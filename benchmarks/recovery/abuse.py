@@ -4,6 +4,9 @@ Two ways of counting, both against an undisturbed run on the same cluster: by th
 there all the time, and by the members that really were. What a failure costs hardly depends on how long a step takes,
 but a rate per step does: ``micro_batches`` says how long steps are. The published run had a failure every 15 s at the
 higher rate, so its steps took about 11 s.
+
+The processor time that a failure costs is measured, too: what the job's processes, the ended ones included, have used
+beyond that of as many undisturbed steps. Other work on the machine changes it little, and the clock much.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from jupyter_hyperpod.bench.laboratory import (
     Observer,
     laboratory,
     language_model_env,
+    processor_s,
     progress,
     submit,
     wait_for_idle,
@@ -42,7 +46,7 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """``runs`` times: one undisturbed job of ``steps`` steps, then one for each rate of failure. Rounds found in the
     directory ``keep`` are not repeated."""
-    kept = Kept(keep, nodes=nodes, steps=steps, micro_batches=micro_batches)
+    kept = Kept(keep, nodes=nodes, steps=steps, micro_batches=micro_batches, counts="time, core-s")
     names = [f"round-{number}" for number in range(runs)]
     if todo := [name for name in names if name not in kept]:
         with laboratory(nodes, spares=1) as store:
@@ -54,14 +58,19 @@ def run(
 
 def _round(store: Store, nodes: int, steps: int, micro_batches: int, name: str) -> Result:
     """What is left of an undisturbed run's speed at each rate of failure."""
-    calm = _commits(_job(store, nodes, steps, micro_batches))
+    watch, calm_core_s = _job(store, nodes, steps, micro_batches)
+    calm = _commits(watch)
     found: Result = {}
     for mean in EVERY_STEPS:
-        watch = _job(store, nodes, steps, micro_batches, (mean, random.Random(f"{name}:{mean}")))
+        watch, core_s = _job(store, nodes, steps, micro_batches, (mean, random.Random(f"{name}:{mean}")))
         by_clock, by_members = efficiency(_commits(watch), calm, nodes)
         kills = len(watch.of_kind("fault.injected"))
         step_s = _elapsed_s(calm) / (steps - WARM_UP)
-        found[f"{mean:g}"] = {"clock": by_clock, "members": by_members, "kills": kills, "step_s": step_s}
+        cost_s = (core_s - calm_core_s) / max(1, kills)
+        found[f"{mean:g}"] = {
+            "clock": by_clock, "members": by_members, "kills": kills, "step_s": step_s, "kill_core_s": cost_s,
+            "step_core_s": calm_core_s / steps, "work": calm_core_s / core_s,
+        }  # fmt: skip
     return found
 
 
@@ -69,8 +78,8 @@ def _report(rounds: Sequence[Result], nodes: int, steps: int) -> dict[str, Any]:
     rows, bars = [], []
     for mean, least in EVERY_STEPS.items():
         found = [results[f"{mean:g}"] for results in rounds]
-        names = ("clock", "members", "kills", "step_s")
-        clock, members, kills, step_s = ([result[name] for result in found] for name in names)
+        clock, members, kills, step_s = ([r[name] for r in found] for name in ("clock", "members", "kills", "step_s"))
+        work, cost, step_cost = ([r[name] for r in found] for name in ("work", "kill_core_s", "step_core_s"))
         gaps = [(steps - WARM_UP) / count for count in kills if count]
         case = f"{nodes} members, a failure every {mean:g} steps"
         rows += [
@@ -79,6 +88,9 @@ def _report(rounds: Sequence[Result], nodes: int, steps: int) -> dict[str, Any]:
             row("jupyter_hyperpod", case, "kills", "kills", kills),
             row("jupyter_hyperpod", case, "steps per kill", "steps", gaps or [0]),
             row("jupyter_hyperpod", case, "undisturbed step", "s", step_s),
+            row("jupyter_hyperpod", case, "processor time of an undisturbed step", "core-s", step_cost),
+            row("jupyter_hyperpod", case, "processor time that a failure costs", "core-s", cost),
+            row("jupyter_hyperpod", case, "undisturbed processor time over all of it", "ratio", work),
         ]
         name = f"efficiency_failure_every_{mean:g}_steps".replace(".", "_")
         bars.append(bar(name, statistics.median(clock), at_least=least))
@@ -104,9 +116,10 @@ def _elapsed_s(commits: Sequence[Commit]) -> float:
 
 def _job(
     store: Store, nodes: int, steps: int, micro_batches: int, failures: tuple[float, random.Random] | None = None
-) -> Observer:
-    """Run one job to its end, killing a member whenever the next failure is due."""
+) -> tuple[Observer, float]:
+    """Run one job to its end, killing a member whenever the next failure is due; and the processor time of it."""
     wait_for_idle(store)
+    before_s = processor_s(store)
     fields = {"name": "abuse", "nodes": nodes, "elastic": f"1:{nodes}", "spares": 1, "max_restarts": 10_000}
     env = language_model_env(store, steps=steps, global_batch=micro_batches)
     watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": env})
@@ -120,7 +133,8 @@ def _job(
             _kill(watch, rng)
             due += rng.expovariate(1 / mean)
     watch.until_ended(RUN_TIMEOUT_S)
-    return watch
+    wait_for_idle(store)  # what has ended is counted by then
+    return watch, processor_s(store) - before_s
 
 
 def _kill(watch: Observer, rng: random.Random) -> None:
