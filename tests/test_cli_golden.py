@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from traitlets.config.loader import PyFileConfigLoader
 
+from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.cli.parser import ALIASES, build_parser
 from jupyter_hyperpod.cli.verbs import VERBS
 from jupyter_hyperpod.control.submit_options import add_submit_options
 from jupyter_hyperpod.notebook.arguments import VERB_HELP, cell_parser, verb_parser
+from jupyter_hyperpod.notebook.magics import HyperpodMagics
 from jupyter_hyperpod.notebook.verbs import VERBS as MAGIC_VERBS
+from jupyter_hyperpod.server.extension import HyperpodExtension
 
 GOLDEN = Path(__file__).parent / "data" / "cli.txt"
 
@@ -41,6 +45,19 @@ def test_help_is_frozen() -> None:
 def test_every_verb_is_declared_and_done() -> None:
     assert set(choices(build_parser())) == set(VERBS) | ALIASES.keys()
     assert set(choices(verb_parser())) == set(VERB_HELP) == set(MAGIC_VERBS)
+
+
+def test_generated_configuration_has_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--generate-config"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    for known in (HyperpodExtension, HyperpodMagics):
+        for name in known.class_own_traits(config=True):
+            assert f"# c.{known.__name__}.{name} = " in text
+    path = tmp_path / "config.py"
+    path.write_text(text.replace("# c.HyperpodMagics.threads = 1", "c.HyperpodMagics.threads = 3"))
+    assert PyFileConfigLoader(str(path)).load_config() == {"HyperpodMagics": {"threads": 3}}
 
 
 def test_magic_and_command_line_share_the_options_of_a_submission() -> None:

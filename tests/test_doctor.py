@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -213,6 +214,23 @@ def test_half_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / name).chmod(0o755)
     found = named(list(machine_parts.schedulers()))["slurm"]
     assert found.verdict == FAILED and "Unable to contact slurm controller" in found.sentence
+
+
+def test_a_cluster_of_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert machine_parts.kubernetes().verdict == SKIPPED
+    path.write_text("{")
+    assert machine_parts.kubernetes().verdict == FAILED
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+        context = {"name": "a", "context": {"cluster": "b", "user": "c"}}
+        about = {"clusters": [{"name": "b", "cluster": {"server": address}}], "contexts": [context]}
+        about |= {"users": [{"name": "c", "user": {"token": "secret"}}], "current-context": "a"}
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **about}))
+        assert machine_parts.kubernetes().verdict == PASSED
+    found = machine_parts.kubernetes()
+    assert found.verdict == FAILED and f"{address} cannot be reached" in found.sentence and "secret" not in str(found)
 
 
 def test_a_supervisor_that_answers(cluster: Store) -> None:

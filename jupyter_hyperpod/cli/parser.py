@@ -17,6 +17,7 @@ from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
 from ..core.backends import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
+from .configuration import GenerateConfig
 from .kubernetes_setup import HELP as SETUP_HELP
 from .kubernetes_setup import add_setup_options
 from .model import add_model_options
@@ -109,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = _Parser(prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=help_format, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jupyter_hyperpod {__version__}")
+    parser.add_argument("--generate-config", action=GenerateConfig, help="print every setting, to be kept in a file")
     _add_store(parser, None)
     verbs = _Verbs(parser)
     _add_job_verbs(verbs)
