@@ -32,6 +32,8 @@ TRIES, PAUSE_S, LONGEST_PAUSE_S = 6, 0.1, 5.0
 IDLE_MOST = 8
 ANSWER_BYTES = 128 << 20
 PATH = re.compile(r"(?:/[A-Za-z0-9._:~-]+)+")
+# A server that has just begun knows neither roles nor accounts for a moment, and refuses what it has allowed before.
+FORGETFUL = (401, 403)
 BUSY, UNSURE = (429,), (500, 502, 503, 504)  # not done; perhaps done
 VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "PUT": "change", "DELETE": "delete"}
 IN_PODS = {"exec": "run a command in the pod", "log": "read the log of the pod"}
@@ -71,6 +73,15 @@ class ApiRequest:
             raise ClusterError(f"{cut(self.path, 200)!r} is no path of the Kubernetes API")
         query = urlencode(list(self.query.items()) if isinstance(self.query, Mapping) else list(self.query))
         return f"{self.path}?{query}" if query else self.path
+
+    @property
+    def right(self) -> tuple[str, str]:
+        """What has to be allowed for it: the method, and the path without the names of objects."""
+        parts = self.path.split("/")
+        start = 3 if parts[1:2] == ["api"] else 4
+        if len(parts) > start + 2 and parts[start] == "namespaces":
+            start += 2
+        return self.method, "/".join([*parts[: start + 1], *parts[start + 2 :]])
 
     def __str__(self) -> str:
         *_, pod, last = ["", "", *self.path.split("/")]
@@ -136,6 +147,7 @@ class ApiRequests:
         self.login = Login(access)
         self._prefix = urlsplit(access.server).path.rstrip("/")
         self._idle: list[ApiLink] = []
+        self._allowed: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -174,11 +186,13 @@ class ApiRequests:
                 raise ClusterError(f"the answer to `{request}` has more than {ANSWER_BYTES >> 20} MiB")
             self._give_back(link)
             if answer.status < 400:
+                self._allowed.add(request.right)
                 return body, perhaps
             if answer.status == 401 and not renewed and self.login.refused(credential):
                 renewed = True
                 continue
-            if last or not may_repeat(request, answer.status):
+            forgetful = answer.status in FORGETFUL and request.right in self._allowed
+            if last or not (forgetful or may_repeat(request, answer.status)):
                 refused = refusal(request, answer.status, body)
                 refused.repeated = perhaps
                 raise refused

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.errors import ClusterError
-from .api_requests import ApiAnswer, ApiError, ApiRequest, ApiRequests
+from .api_requests import FORGETFUL, ApiAnswer, ApiError, ApiRequest, ApiRequests
 
 Change = tuple[str, dict[str, Any]]
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -20,8 +20,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LINE_BYTES = 16 << 20
 GONE = 410
 PASSING = (408, 429, 500, 502, 503, 504)
-# A server that has just begun knows neither roles nor tokens for a moment, and refuses what it has allowed before.
-FORGETFUL, FORGETFUL_S = (401, 403), 60.0
+FORGETFUL_S = 60.0
 
 
 class ChunkedLines:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes import login
+from jupyter_hyperpod.backends.kubernetes.api_requests import ApiRequest
 from jupyter_hyperpod.backends.kubernetes.client import Api, ApiError
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import Access, Plugin, read_access
 from jupyter_hyperpod.core.errors import ClusterError
@@ -106,6 +107,32 @@ def test_a_busy_server_is_asked_again_when_it_says_so() -> None:
     with scripted(script(status_of(503, "ServiceUnavailable", "etcd is away"))) as server, Api(server.access()) as api:
         with pytest.raises(ApiError, match="etcd is away"):
             api.get(JOBS)
+
+
+def test_what_was_allowed_and_is_refused_by_a_server_that_has_just_begun_is_asked_again() -> None:
+    forbidden = status_of(403, "Forbidden", "no such role")
+    with scripted(script(forbidden, answer(200, {"n": 1}), forbidden, answer(200, {"n": 2}))) as server:
+        with Api(server.access()) as api:
+            with pytest.raises(ApiError, match="no such role"):
+                api.get(f"{JOBS}/a")
+            assert len(server.asked) == 1, "what was never allowed is refused at once"
+            assert [api.get(f"{JOBS}/{name}")["n"] for name in "bc"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [
+        ("/api/v1/namespaces/team/pods/p/exec", "/api/v1/namespaces/team/pods/exec"),
+        ("/api/v1/namespaces/team/pods", "/api/v1/namespaces/team/pods"),
+        ("/apis/batch/v1/namespaces/team/jobs/j", "/apis/batch/v1/namespaces/team/jobs"),
+        ("/api/v1/nodes/n1", "/api/v1/nodes"),
+        ("/api/v1/namespaces/team", "/api/v1/namespaces"),
+        ("/apis/scheduling.k8s.io/v1/priorityclasses/high", "/apis/scheduling.k8s.io/v1/priorityclasses"),
+        ("/version", "/version"),
+    ],
+)
+def test_a_right_is_a_path_without_names(path: str, right: str) -> None:
+    assert ApiRequest("GET", path).right == ("GET", right)
 
 
 def test_deleting_what_is_gone_is_no_error() -> None:
