@@ -41,7 +41,8 @@ class ScriptedServer:
     port: int
     authority: trustme.CA
     asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-    connections: int = 0
+    accepted: int = 0
+    connections: int = 0  # of which the client has trusted the certificate
 
     def access(self, **others: Any) -> Access:
         """An access to it."""
@@ -75,6 +76,7 @@ def scripted(answers: Callable[[int], Answer], client_ca: trustme.CA | None = No
                 except OSError:
                     return
                 open_ones.append(plain)
+                server.accepted += 1
                 threads.append(threading.Thread(target=serve, args=(plain,), daemon=True))
                 threads[-1].start()
 
