@@ -16,7 +16,7 @@ from ..core.errors import SpecError
 from ..core.events import Event
 from ..storage.output import output_choice
 from ..storage.output.output_choice import OutputChoice
-from ..storage.output.output_range import Place, last_pieces, pass_output, place_of
+from ..storage.output.output_range import Place, chunks_before, pass_output, place_of
 from ..storage.output.output_reader import is_notice
 from ..storage.store import JobStore, Store
 from .base import ApiHandler
@@ -40,13 +40,16 @@ class OutputQuery:
     steps: str = ""
     text: str = ""
     after: str = ""
+    before: str = ""
     tail: str = ""
     limit: str = ""
 
     def choice(self, job: JobStore) -> OutputChoice:
         """What is asked for."""
-        if self.tail and (self.after or self.text):
-            raise SpecError("tail is the end of the output: it cannot be combined with after and text")
+        if self.tail and self.after:
+            raise SpecError("tail is the end of the output: it cannot be combined with after; say before which place")
+        if self.before and not self.tail:
+            raise SpecError("before needs tail: how many pieces of what comes before that place")
         steps = output_choice.chosen_steps(job.events, *output_choice.step_range(self.steps)) if self.steps else None
         none = OutputChoice()
         return OutputChoice(
@@ -58,17 +61,17 @@ class OutputQuery:
             tail=_number("tail", self.tail, 1, MOST_PIECES) if self.tail else None,
         )
 
-    def place(self) -> Place | None:
-        """The place after which the page begins; None: at the beginning."""
-        if not self.after:
+    def place(self, text: str, name: str) -> Place | None:
+        """The place in an argument of this name; None where there is none."""
+        if not text:
             return None
         try:
-            time_s, writer, number = self.after.split(" ")
+            time_s, writer, number = text.split(" ")
             if math.isfinite(place := float(time_s)):
                 return place, writer, int(number)
         except ValueError:
             pass
-        raise SpecError(f"after is {self.after[:80]!r}; expected the `after` of another page")
+        raise SpecError(f"{name} is {text[:80]!r}; expected the `{name}` of another page")
 
     def most(self) -> int:
         """The most pieces of a page."""
@@ -84,9 +87,9 @@ def _number(name: str, text: str, low: int, high: int) -> int:
 def page(store: Store, job_id: str, query: OutputQuery, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """One page. Raises NotFound and SpecError."""
     job = store.job(job_id)
-    choice, after = query.choice(job), query.place()
+    choice, after = query.choice(job), query.place(query.after, "after")
     if choice.tail is not None:
-        return _last_page(job, choice, choice.tail, clock)
+        return _page_before(job, choice, query.place(query.before, "before"), query.text, clock)
     pieces: list[dict[str, Any]] = []
     read, until_s = after, math.inf
     size, more = 0, False
@@ -100,27 +103,38 @@ def page(store: Store, job_id: str, query: OutputQuery, clock: Callable[[], floa
         if is_chosen and (found := _piece(event, query.text)):
             pieces.append(found)
             size += len(found["text"])
-    return _page(pieces, read, more)
+    return _page(pieces, read, None, more)
 
 
-def _last_page(job: JobStore, choice: OutputChoice, tail: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """The last pieces, as many as a page holds and as are found in its time."""
-    until_s = clock() + PAGE_S
-    events, complete = last_pieces(job, choice, tail, lambda events: events, lambda: clock() > until_s)
+def _page_before(
+    job: JobStore, choice: OutputChoice, before: Place | None, text: str, clock: Callable[[], float]
+) -> dict[str, Any]:
+    """The last pieces before a place, as many as a page holds and as are found in its time."""
+    until_s, asked = clock() + PAGE_S, choice.tail or 0
     pieces: list[dict[str, Any]] = []
-    size = 0
-    for event in reversed(events):
-        if size >= PAGE_BYTES:
-            complete = False
+    first, last, size, full = before, None, 0, False
+    for events, reached in chunks_before(job, choice, before):
+        for event in reversed(events):
+            if full := len(pieces) >= asked or size >= PAGE_BYTES:
+                break
+            first, last = place_of(event), last or place_of(event)
+            if found := _piece(event, text):
+                pieces.append(found)
+                size += len(found["text"])
+        if full:
             break
-        if found := _piece(event, ""):
-            pieces.append(found)
-            size += len(found["text"])
-    return _page(pieces[::-1], place_of(events[-1]) if events else None, not complete)
+        first = reached
+        if reached is None or clock() > until_s:
+            break
+    return _page(pieces[::-1], last, first, first is not None and len(pieces) < asked)
 
 
-def _page(pieces: list[dict[str, Any]], read: Place | None, more: bool) -> dict[str, Any]:
-    return {"pieces": pieces, "after": "" if read is None else f"{read[0]!r} {read[1]} {read[2]}", "more": more}
+def _page(pieces: list[dict[str, Any]], after: Place | None, before: Place | None, more: bool) -> dict[str, Any]:
+    return {"pieces": pieces, "after": _told(after), "before": _told(before), "more": more}
+
+
+def _told(place: Place | None) -> str:
+    return "" if place is None else f"{place[0]!r} {place[1]} {place[2]}"
 
 
 def _piece(event: Event, wanted: str) -> dict[str, Any] | None:
@@ -131,7 +145,15 @@ def _piece(event: Event, wanted: str) -> dict[str, Any] | None:
     if not text:
         return None
     chosen = {name: event.data[name] for name in FIELDS if name in event.data}
-    return {"time_s": event.time_s} | chosen | {"text": text, "notice": is_notice(event)}
+    return (
+        {"time_s": event.time_s}
+        | chosen
+        | {
+            "text": text,
+            "notice": is_notice(event),
+            "place": _told(place_of(event)),
+        }
+    )
 
 
 class OutputHandler(ApiHandler):
@@ -143,6 +165,8 @@ class OutputHandler(ApiHandler):
     @authorized
     async def get(self, job_id: str) -> None:
         names = OutputQuery.__dataclass_fields__
-        asked = {name: self.get_query_argument(name, "", strip=name not in ("text", "after")) for name in names}
+        asked = {
+            name: self.get_query_argument(name, "", strip=name not in ("text", "after", "before")) for name in names
+        }
         query = OutputQuery(**{name: text[:LONGEST] for name, text in asked.items()})
         self.finish(await self.call(lambda store: json.dumps(page(store, job_id, query))))

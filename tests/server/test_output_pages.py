@@ -53,7 +53,10 @@ async def test_pages_together_are_the_output(job: JobStore, api: Api, openapi: d
         if not found["more"]:
             break
     assert pages == 9 and [piece["step"] for piece in pieces if piece["rank"] == 1] == list(range(1, 31))
-    assert await api("GET", path, params={"after": after}) == (200, {"pieces": [], "after": after, "more": False})
+    assert await api("GET", path, params={"after": after}) == (
+        200,
+        {"pieces": [], "after": after, "before": "", "more": False},
+    )
 
 
 async def test_what_is_asked_for_is_found(job: JobStore, api: Api) -> None:
@@ -78,7 +81,9 @@ async def test_what_is_asked_for_is_found(job: JobStore, api: Api) -> None:
         ({"rank": "-1"}, "rank is '-1'"),
         ({"limit": f"{7:020}7"}, "limit is '000000000000000000077'; expected a number from 1 to 1000"),
         ({"tail": "100000"}, "tail is '100000'; expected a number from 1 to 1000"),
-        ({"tail": "3", "text": "x"}, "cannot be combined"),
+        ({"tail": "3", "after": "1.0 a 1"}, "cannot be combined"),
+        ({"before": "1.0 a 1"}, "before needs tail"),
+        ({"before": "x", "tail": "3"}, "expected the `before` of another page"),
         ({"limit": "0"}, "limit is '0'"),
         ({"after": "x"}, "expected the `after` of another page"),
         ({"steps": "9:1"}, "is no range of steps"),
@@ -102,7 +107,7 @@ def test_a_page_has_bounds(job: JobStore, store: Store, monkeypatch: pytest.Monk
     slow = page(store, job.id, OutputQuery(text="nowhere"), lambda: next(ticks) * output_pages.PAGE_S / 5)
     assert slow["more"] and slow["pieces"] == [] and slow["after"], "it goes on from where the time was over"
     rest = page(store, job.id, OutputQuery(text="nowhere", after=slow["after"]))
-    assert rest == {"pieces": [], "after": rest["after"], "more": False} and rest["after"] > slow["after"]
+    assert rest == {"pieces": [], "after": rest["after"], "before": "", "more": False} and rest["after"] > slow["after"]
     monkeypatch.setattr(output_pages, "PAGE_BYTES", 3000)
     small = page(store, job.id, OutputQuery())
     assert len(small["pieces"]) == 3 and small["more"]
@@ -142,26 +147,52 @@ def test_other_events_take_the_time_of_a_page(make_job: MakeJob, store: Store, m
     assert [piece["text"] for piece in rest["pieces"]] == ["x\n"] and not rest["more"]
 
 
-def test_the_last_pieces_of_a_rank_have_a_time(job: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the time is over, the page has what was found, and says that older output was not read."""
+def back(store: Store, job: JobStore, clock: Callable[[], float] | None = None, **asked: str) -> list[dict[str, Any]]:
+    """The pages of what is asked for, the newest first."""
+    pages, before = [], ""
+    while True:
+        query = OutputQuery(before=before, **{"tail": "7", **asked})
+        pages.append(page(store, job.id, query, clock) if clock else page(store, job.id, query))
+        assert pages[-1]["before"] != before or not before
+        if not (before := pages[-1]["before"]):
+            return pages
+
+
+@pytest.mark.parametrize("asked", [{}, {"rank": "1"}, {"steps": "5:9"}, {"text": "line 3 of 1"}, {"tail": "1000"}])
+def test_pages_that_go_back_are_the_output(
+    job: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch, asked: dict[str, str]
+) -> None:
+    forward = {name: value for name, value in asked.items() if name != "tail"}
+    every = page(store, job.id, OutputQuery(limit="1000", **forward))["pieces"]
+    for bytes_read in (1 << 18, 3000):
+        monkeypatch.setattr(output_range, "TAIL_BYTES", bytes_read)
+        pages = back(store, job, **asked)
+        assert [piece for found in reversed(pages) for piece in found["pieces"]] == every
+    slow = count()
+    pages = back(store, job, lambda: next(slow) * output_pages.PAGE_S, **asked)
+    assert [piece for found in reversed(pages) for piece in found["pieces"]] == every, "a chunk of each page is read"
+
+
+def test_pages_go_back_past_much_that_has_one_time(
+    make_job: MakeJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that was set back stands still for its agent until it has caught up."""
     monkeypatch.setattr(output_range, "TAIL_BYTES", 2000)
-    read = 0
-
-    def clock() -> float:
-        nonlocal read
-        read += 1
-        return read * output_pages.PAGE_S / 10
-
-    nothing = page(store, job.id, OutputQuery(tail="1", rank="5"), clock)
-    assert nothing == {"pieces": [], "after": "", "more": True} and read < 15
-    assert not page(store, job.id, OutputQuery(tail="1", rank="5"))["more"], "with time everything is read"
-    some = page(store, job.id, OutputQuery(tail="20"), ticking())
-    assert some["more"] and 0 < len(some["pieces"]) < 20 and some["pieces"][-1]["step"] == 30
+    monkeypatch.setattr(output_range, "MOST_CHUNK_BYTES", 3000)
+    made = make_job()
+    piece = {"member": "a", "node": "node-0", "rank": 0, "stream": "stdout"}
+    times = iter([1.0] * 10 + [2.0] * 100 + [3.0] * 10)
+    with event_writer(made.events, "output-node-0", clock=lambda: next(times)) as events:
+        for number in range(120):
+            events.append("output.written", piece | {"text": f"{number} {'x' * 100}\n"})
+    found = [piece for got in reversed(back(store, made)) for piece in got["pieces"]]
+    assert [int(piece["text"].split()[0]) for piece in found] == list(range(120))
 
 
 def test_the_last_pieces_have_a_size(job: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     every = page(store, job.id, OutputQuery(tail="10"))
-    assert len(every["pieces"]) == 10 and not every["more"]
+    assert len(every["pieces"]) == 10 and not every["more"] and every["before"] == every["pieces"][0]["place"]
     monkeypatch.setattr(output_pages, "PAGE_BYTES", 3000)
     newest = page(store, job.id, OutputQuery(tail="10"))
-    assert newest == {"pieces": every["pieces"][-3:], "after": every["after"], "more": True}
+    kept = every["pieces"][-3:]
+    assert newest == {"pieces": kept, "after": every["after"], "before": kept[0]["place"], "more": True}

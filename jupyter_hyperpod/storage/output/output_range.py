@@ -41,6 +41,7 @@ SLICE_BYTES = 1 << 16
 PROBE_BYTES = 1 << 12
 TAIL_BYTES = 1 << 18  # of each node, the first time that the last lines are looked for
 FIRST_LOOK_BYTES = 1 << 22  # of all nodes together then, though at least `PROBE_BYTES` of each
+MOST_CHUNK_BYTES = 1 << 22  # of each node, read at once by a reader that goes back
 HEAD_BYTES = 600  # of a line, in which its time is
 SKIPPED = 1000  # lines that are no output, of which one is passed on: so that a reader gets on, and can stop
 ALWAYS: list[Window] = [(-math.inf, math.inf)]
@@ -153,6 +154,25 @@ def pass_output(job: JobStore, choice: OutputChoice, after: Place | None = None)
     return _passed(sources(job, choice), choice, after)
 
 
+def chunks_before(
+    job: JobStore, choice: OutputChoice, before: Place | None
+) -> Iterator[tuple[list[Event], Place | None]]:
+    """Yield the chosen output backwards, in chunks that are in order each, with the place where the next one ends; None
+    with the last one. Each chunk is read once; its size grows while little in it is chosen. Raises SpecError.
+    """
+    there = sources(job, choice)
+    size, until_s = _first_look(there), math.inf if before is None else before[0]
+    while True:
+        earlier = [_until(source, until_s) for source in there]
+        since_s = max((source.back(size) for source in earlier), default=-math.inf)
+        passed = _passed([_from(source, since_s) for source in earlier], choice)
+        found = [event for event, is_chosen in passed if is_chosen and (before is None or place_of(event) < before)]
+        yield found, None if since_s == -math.inf else (since_s, "", 0)
+        if since_s == -math.inf:
+            return
+        size, until_s = min(2 * size, MOST_CHUNK_BYTES), math.nextafter(since_s, -math.inf)
+
+
 def place_of(event: Event) -> Place:
     """The place of a piece in the output of a job."""
     return event.time_s, event.writer, event.seq
@@ -173,56 +193,32 @@ def last_output(
     """
     if choice.tail is None:
         yield from make(read_output(job, choice))
-    else:
-        yield from last_pieces(job, choice, choice.tail, make, lambda: False)[0]
-
-
-def last_pieces(
-    job: JobStore,
-    choice: OutputChoice,
-    tail: int,
-    make: Callable[[Iterator[Event]], Iterable[Shown]],
-    is_over: Callable[[], bool],
-) -> tuple[list[Shown], bool]:
-    """The last of what ``make`` makes of the chosen output, and whether there are no more, or as many as ``tail``.
-
-    Reads backwards: a little first, and more as long as that is too little. ``is_over`` is asked at each piece, chosen
-    or not, once that little is read; where it says so, what was found until then is the answer. Raises SpecError.
-    """
+        return
     there = sources(job, choice)
-    size = min(TAIL_BYTES, max(FIRST_LOOK_BYTES // max(1, len(there)), PROBE_BYTES))
-    shown: list[Shown] = []
-    is_first = True
-    while is_first or not is_over():
+    size = _first_look(there)
+    while True:  # backwards: a little first, and more as long as that is too little
         since_s = max((source.back(size) for source in there), default=-math.inf)
         passed = _passed([_from(source, since_s) for source in there], choice)
-        kept: deque[Shown] = deque(maxlen=2 * tail)  # twice: the first lines may lack their beginning
-        try:
-            kept.extend(make(_chosen(passed, (lambda: False) if is_first else is_over)))
-        except _Over:
-            break
-        shown = list(kept)[-tail:]
+        kept: deque[Shown] = deque(maxlen=2 * choice.tail)  # twice: the first lines may lack their beginning
+        kept.extend(make(event for event, is_chosen in passed if is_chosen))
         if len(kept) == kept.maxlen or since_s == -math.inf:
-            return shown, True
-        size, is_first = size * 4, False
-    return shown, False
+            yield from list(kept)[-choice.tail :]
+            return
+        size *= 4
 
 
-class _Over(Exception):
-    """A reader has no more time."""
-
-
-def _chosen(passed: Iterable[Passed], is_over: Callable[[], bool]) -> Iterator[Event]:
-    for event, is_chosen in passed:
-        if is_over():
-            raise _Over
-        if is_chosen:
-            yield event
+def _first_look(there: Sequence[OutputSource]) -> int:
+    return min(TAIL_BYTES, max(FIRST_LOOK_BYTES // max(1, len(there)), PROBE_BYTES))
 
 
 def _from(source: OutputSource, since_s: float) -> OutputSource:
     later = [(max(begin_s, since_s), end_s) for begin_s, end_s in source.windows if end_s >= since_s]
     return replace(source, windows=later)
+
+
+def _until(source: OutputSource, until_s: float) -> OutputSource:
+    earlier = [(begin_s, min(end_s, until_s)) for begin_s, end_s in source.windows if begin_s <= until_s]
+    return replace(source, windows=earlier)
 
 
 def _events(paths: Sequence[Path], since_s: float, until_s: float) -> Iterator[Event]:
