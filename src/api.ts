@@ -106,6 +106,27 @@ export type ServerMessage =
     }
   | { type: 'problem'; text: string; topic?: string };
 
+/** What one rank printed at once; with `notice`, that output was dropped there. */
+export interface IOutputPiece {
+  time_s: number;
+  node: string;
+  rank: number | null;
+  stream: string;
+  text: string;
+  notice: boolean;
+  /** For the `after` and `before` of a query. */
+  place: string;
+}
+
+/** A part of a job's output, in the order of time. */
+export interface IOutputPage {
+  pieces: IOutputPiece[];
+  after: string;
+  /** Where older output ends; empty where there is none. */
+  before: string;
+  more: boolean;
+}
+
 /** A request that the server refused; show `message` and `hint` unchanged. */
 export class ApiError extends Error {
   constructor(
@@ -173,6 +194,12 @@ export class Api {
   /** One page of the jobs that are older than the job `before`, and how many are older still. */
   jobsBefore(before: string): Promise<{ jobs: IJobSummary[]; older: number }> {
     return this._request(`jobs?before=${encodeURIComponent(before)}`);
+  }
+
+  /** A page of what a job's ranks have printed. */
+  output(id: string, query: Record<string, string>): Promise<IOutputPage> {
+    const asked = new URLSearchParams(query).toString();
+    return this._request(`jobs/${encodeURIComponent(id)}/output?${asked}`);
   }
 
   stopJob(id: string, reason: string): Promise<unknown> {

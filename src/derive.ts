@@ -1,5 +1,6 @@
 /** Values computed from a view for display: pure functions. */
 
+import type { IOutputPiece } from './api';
 import { TERMINAL_STATES } from './model/events';
 import type {
   HistoryPoint,
@@ -187,7 +188,7 @@ function lost(incident: IIncident): boolean {
 
 /** One line of output, joined from its pieces. */
 export interface ILine {
-  key: number;
+  key: number | string;
   rank: number | null;
   node: string;
   stream: string;
@@ -249,18 +250,23 @@ export function frames(error: IUserError): IFrame[] {
 }
 
 /** Lines of the output in the order in which they began; a carriage return overwrites its line. */
-export function outputLines(output: readonly IOutput[]): ILine[] {
+export function outputLines(
+  output: readonly (
+    (IOutput & { place?: undefined }) | (IOutputPiece & { member?: undefined })
+  )[]
+): ILine[] {
   const lines: ILine[] = [];
   const open = new Map<string, ILine>();
-  for (const { member, node, rank, stream, text } of output) {
-    const key = `${member}\n${stream}`;
+  for (const { member, node, rank, stream, text, place } of output) {
+    const key = `${member ?? `${node}\n${rank}`}\n${stream}`;
     const pieces = stripEscapes(text).split('\n');
     pieces.forEach((piece, index) => {
       const line = open.get(key);
       if (line) {
         line.text += piece;
       } else if (piece || index < pieces.length - 1) {
-        const begun = { key: lines.length, rank, node, stream, text: piece };
+        const name = place === undefined ? lines.length : `${place} ${index}`;
+        const begun = { key: name, rank, node, stream, text: piece };
         lines.push(begun);
         open.set(key, begun);
       }

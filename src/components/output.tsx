@@ -1,17 +1,30 @@
 import * as React from 'react';
 
+import type { IOutputPiece } from '../api';
 import { ILine, outputLines, ranksOf } from '../derive';
+import { formatClock } from '../format';
+import { TERMINAL_STATES } from '../model/events';
+import { OutputPager } from '../model/outputPager';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
+import { useScroll } from './outputScroll';
 
 /** Up to this number of ranks have a button each; more are in a list. */
 const RANK_BUTTONS = 12;
 /** The number of colours for ranks. */
 const RANK_COLOURS = 8;
 
+/** A pause in typing after which the output is searched. */
+const TYPED_MS = 300;
+/** How often the server is asked for output that no event brings, at first and at last. */
+const ASK_MS = [3000, 30_000];
+/** Output of a running job that is so much newer than the journal's is not in the journal. */
+const NEWER_S = 1;
+const LIVE_PIECES = '150';
+
 /**
- * The tail of the ranks' output; follows the end until the reader scrolls away. `folded` where the same
- * text stands below already: it opens on request.
+ * The ranks' output: the newest as it comes, and older output page by page as the reader scrolls back or searches.
+ * `folded` where the same text stands below already: it opens on request.
  */
 export function Output(props: {
   job: IJobView;
@@ -24,32 +37,44 @@ export function Output(props: {
   const open = choice ?? !props.folded;
   const id = React.useId();
   const [rank, setRank] = React.useState<number | null>(null);
+  const [text, setText] = React.useState('');
+  const [past, setPast] = React.useState(false);
   const box = React.useRef<HTMLDivElement>(null);
-  const atEnd = React.useRef(true);
+  const back = past || text !== '';
+  const pager = usePager(job.id, back, rank, text);
+  const beside = useBeside(job, open && !back);
+  const window = back ? pager.window : null;
+  const paged = window?.pieces;
   // The view grows in place: a new last piece means new output.
   const last = job.output[job.output.length - 1];
-  const lines = React.useMemo(
-    () => outputLines(job.output),
+  const live = React.useMemo(
+    () => outputLines(beside ?? job.output),
     // eslint-disable-next-line react-hooks/exhaustive-deps
-    [job.output, last]
+    [job.output, last, beside]
   );
-  const ranks = ranksOf(lines);
+  const found = React.useMemo(() => paged && outputLines(paged), [paged]);
   const shown =
-    rank === null ? lines : lines.filter(line => line.rank === rank);
-
-  React.useLayoutEffect(() => {
-    if (box.current && atEnd.current) {
-      box.current.scrollTop = box.current.scrollHeight;
+    found ?? (rank === null ? live : live.filter(line => line.rank === rank));
+  const ranks = ranksOf(live);
+  const end = () => {
+    if (past && !text && window?.after === '' && !pager.busy) {
+      setPast(false);
+    } else {
+      void pager.newer();
     }
-  });
+  };
+  const begin = () => {
+    if (found) {
+      void pager.older();
+    } else {
+      setPast(true);
+    }
+  };
+  const onScroll = useScroll(box, found !== undefined, begin, end);
 
-  if (lines.length === 0) {
+  if (live.length === 0 && !found && !text) {
     return null;
   }
-  const onScroll = () => {
-    const { scrollTop, scrollHeight, clientHeight } = box.current!;
-    atEnd.current = scrollTop + clientHeight >= scrollHeight - 8;
-  };
   return (
     <div className="jp-Hp-output" data-tall={props.tall || undefined}>
       <div className="jp-Hp-output-head">
@@ -67,8 +92,20 @@ export function Output(props: {
         ) : (
           <span className="jp-Hp-label">{trans.__('Output')}</span>
         )}
-        {open && ranks.length > 1 && (
-          <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
+        {open && (
+          <span className="jp-Hp-output-tools">
+            {ranks.length > 1 && (
+              <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
+            )}
+            <input
+              type="search"
+              className="jp-Hp-search"
+              placeholder={trans.__('Search')}
+              aria-label={trans.__('Search all output of %1', job.name)}
+              value={text}
+              onChange={event => setText(event.target.value)}
+            />
+          </span>
         )}
       </div>
       <div
@@ -82,19 +119,181 @@ export function Output(props: {
         tabIndex={0}
         onScroll={onScroll}
       >
+        {open && (window ? window.before !== '' : !text) && (
+          <button
+            type="button"
+            className="jp-Hp-more"
+            disabled={pager.busy !== null}
+            onClick={begin}
+          >
+            {trans.__('Older output')}
+          </button>
+        )}
         {open &&
           shown.map(line => (
-            <Line key={line.key} line={line} text={line.text} />
+            <Line
+              key={line.key}
+              line={line}
+              text={line.text}
+              wanted={found ? text : ''}
+            />
           ))}
       </div>
+      {open && back && (
+        <PagerState
+          pager={pager}
+          searching={text !== ''}
+          onNewest={() => {
+            setText('');
+            setPast(false);
+          }}
+        />
+      )}
     </div>
   );
 }
 
+/** What is being read, in words, and the way back to the newest. */
+function PagerState(props: {
+  pager: OutputPager;
+  searching: boolean;
+  onNewest: () => void;
+}): JSX.Element {
+  const { trans } = useShared();
+  const { pager, searching } = props;
+  const { window, busy, problem } = pager;
+  const reached_s = Number(window?.before.split(' ')[0]);
+  let state = '';
+  if (problem) {
+    state = problem;
+  } else if (busy === 'older' && searching && reached_s) {
+    state = trans.__('Searching before %1…', formatClock(reached_s));
+  } else if (busy || !window) {
+    state = trans.__('Reading…');
+  } else if (searching && window.pieces.length === 0) {
+    state = trans.__('No line has this text.');
+  } else if (window.before === '') {
+    state = searching
+      ? trans.__('All output was searched.')
+      : trans.__('This begins with the oldest output.');
+  }
+  return (
+    <div className="jp-Hp-output-foot">
+      <span role="status">{state}</span>
+      <button type="button" className="jp-Hp-more" onClick={props.onNewest}>
+        {trans.__('Newest output')}
+      </button>
+    </div>
+  );
+}
+
+/** Pages of a job's output while `active`; drawn again with each page. */
+function usePager(
+  id: string,
+  active: boolean,
+  rank: number | null,
+  text: string
+): OutputPager {
+  const { model } = useShared();
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
+  const pager = React.useMemo(
+    () => new OutputPager(query => model.api.output(id, query), redraw),
+    [model, id]
+  );
+  React.useEffect(() => {
+    if (!active) {
+      return;
+    }
+    const timer = setTimeout(
+      () =>
+        // Who comes from the newest has it already: a second page is what was asked for.
+        void pager
+          .open({ rank, text })
+          .then(() => (text ? undefined : pager.older())),
+      text ? TYPED_MS : 0
+    );
+    return () => {
+      clearTimeout(timer);
+      pager.close();
+    };
+  }, [pager, active, rank, text]);
+  React.useEffect(() => () => pager.close(), [pager]);
+  return pager;
+}
+
+/** The newest output of a job whose workers have printed more than its journal takes; else null. */
+function useBeside(job: IJobView, active: boolean): IOutputPiece[] | null {
+  const { model } = useShared();
+  const [pieces, setPieces] = React.useState<IOutputPiece[] | null>(null);
+  const newest = React.useRef(0);
+  newest.current = job.output[job.output.length - 1]?.time_s ?? 0;
+  const printed = job.output.length > 0;
+  const ended = TERMINAL_STATES.has(job.state);
+  React.useEffect(() => {
+    if (!active || !printed) {
+      return;
+    }
+    let timer: ReturnType<typeof setTimeout>;
+    let gone = false;
+    let known = 0;
+    let seen = newest.current;
+    let pause = ASK_MS[0];
+    const look = async () => {
+      const still = seen === newest.current;
+      seen = newest.current;
+      if ((still || ended) && document.visibilityState !== 'hidden') {
+        pause = Math.min(2 * pause, ASK_MS[1]);
+        const [piece] = (await model.api.output(job.id, { tail: '1' })).pieces;
+        if (
+          !gone &&
+          piece &&
+          piece.time_s > newest.current + (ended ? 0 : NEWER_S)
+        ) {
+          if (piece.time_s !== known) {
+            known = piece.time_s;
+            pause = ASK_MS[0];
+            const page = await model.api.output(job.id, { tail: LIVE_PIECES });
+            if (!gone) {
+              setPieces(page.pieces);
+            }
+          }
+        } else if (!gone) {
+          setPieces(null);
+        }
+      } else {
+        pause = ASK_MS[0];
+      }
+    };
+    const again = () => {
+      look()
+        .catch(() => undefined) // the connection's own state says so
+        .finally(() => {
+          if (!gone && !ended) {
+            timer = setTimeout(again, pause);
+          }
+        });
+    };
+    timer = setTimeout(again, ended ? 0 : pause);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [model, job.id, active, printed, ended]);
+  return pieces;
+}
+
 const Line = React.memo(
-  function Line({ line, text }: { line: ILine; text: string }): JSX.Element {
+  function Line({
+    line,
+    text,
+    wanted
+  }: {
+    line: ILine;
+    text: string;
+    wanted: string;
+  }): JSX.Element {
     return (
-      <div data-stream={line.stream}>
+      <div data-stream={line.stream} data-key={line.key}>
         <span
           className="jp-Hp-rank"
           data-colour={line.rank === null ? undefined : colourOf(line.rank)}
@@ -102,16 +301,29 @@ const Line = React.memo(
         >
           {line.rank ?? '–'}
         </span>
-        <span className="jp-Hp-text">{text}</span>
+        <span className="jp-Hp-text">
+          {wanted ? marked(text, wanted) : text}
+        </span>
       </div>
     );
   },
   (before, after) =>
     before.text === after.text &&
+    before.wanted === after.wanted &&
+    before.line.key === after.line.key &&
     before.line.rank === after.line.rank &&
     before.line.stream === after.line.stream &&
     before.line.node === after.line.node
 );
+
+/** The text with what is looked for marked. */
+function marked(text: string, wanted: string): React.ReactNode[] {
+  return text
+    .split(wanted)
+    .flatMap((part, index) =>
+      index === 0 ? [part] : [<mark key={index}>{wanted}</mark>, part]
+    );
+}
 
 function colourOf(rank: number): number {
   return rank % RANK_COLOURS;
