@@ -9,8 +9,7 @@ on more than its batch, the model and the seeded generators differs at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.errors import TrainingError
@@ -64,43 +63,11 @@ class Reproducible:
         self._comparison = comparison
         self._runs = runs
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
-        self._sums: dict[tuple[int, int], int] = {}  # of gradients to compare with other members, by step, micro-batch
 
-    def begins(self) -> None:
-        """A step begins, perhaps with another state than an earlier one of its number."""
-        self._sums = {}
-
-    @contextmanager
-    def computing(self, plan: RecoveryPlan, step: int, leaf: int) -> Iterator[None]:
-        """A micro-batch of step ``step + 1`` is computed for the first time; siblings are added to it afterwards."""
-        checked = any(leaf == check.micro_batch for check in self._own_checks(plan, step))
-        before = self._comparison.look() if checked else None
-        yield
-        node = self._gradients.finished.nodes.get((leaf, leaf + 1))
-        if node is not None and step < self._runs and leaf == 0:
+    def computed(self, step: int, leaf: int) -> None:
+        """A micro-batch of step ``step + 1`` was computed for the first time."""
+        if step < self._runs and leaf == 0 and (node := self._gradients.finished.nodes.get((0, 1))) is not None:
             self._first = {step: checksum(node.flats)}
-        if node is not None and checked:
-            self._sums[step, leaf] = checksum(node.flats)
-        if before is not None:
-            self._comparison.filled(before)
-
-    def compute_checked(self, plan: RecoveryPlan, step: int, compute: Compute) -> None:
-        """Compute what newcomers have of step ``step + 1``, as one of those that were there before.
-
-        It is done before the gradients are reduced, because the others are still busy then.
-        """
-        there = {(step, low) for low, high in self._gradients.finished.nodes if high == low + 1} | self._sums.keys()
-        missing = {c.micro_batch for c in self._own_checks(plan, step)} - {leaf for at, leaf in there if at == step}
-        if missing:
-            before = self._comparison.look()
-            self._sums |= {(step, leaf): self._sum(compute, leaf) for leaf in sorted(missing)}
-            self._comparison.filled(before)
-
-    def _own_checks(self, plan: RecoveryPlan, step: int) -> list[NewcomerCheck]:
-        """The checks in which this member takes part."""
-        if self._group.replica > 1 or not plan.joined:
-            return []
-        return [c for c in newcomer_checks(plan, step, self._runs) if plan.rank in (c.newcomer, c.peer)]
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -144,10 +111,12 @@ class Reproducible:
         """
         if self._group.replica > 1 or not (checks := newcomer_checks(plan, step, self._runs)):
             return []
-        shown = self._gather(plan, [self._checked(plan.rank, step, check) for check in checks])
+        takes_part = any(plan.rank in (check.newcomer, check.peer) for check in checks)
+        before = self._comparison.look() if takes_part else None
+        shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
         found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]
-        again = self._gather(plan, self._again(plan, found, compute)) if found else []
+        again = self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) if found else []
         doubted = []
         for place, check in enumerate(found):
             repeated = again[check.newcomer][place], again[check.peer][place]
@@ -155,22 +124,16 @@ class Reproducible:
                 raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
             ranks = (check.newcomer, check.peer) * 2
             doubted.append([(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)])
+        if before is not None:
+            self._comparison.filled(before)
         return doubted
 
-    def _checked(self, rank: int, step: int, check: NewcomerCheck) -> int:
-        """The checksum of a micro-batch's gradient as it is reduced, or as it was before others were added to it."""
+    def _checked(self, rank: int, check: NewcomerCheck, compute: Compute, again: bool = False) -> int:
+        """The checksum of a micro-batch's gradient, as this rank has it in the step or computes it; else 0."""
         if rank not in (check.newcomer, check.peer):
             return 0
         node = self._gradients.finished.nodes.get((check.micro_batch, check.micro_batch + 1))
-        return self._sums[step, check.micro_batch] if node is None else checksum(node.flats)
-
-    def _again(self, plan: RecoveryPlan, checks: Sequence[NewcomerCheck], compute: Compute) -> list[int]:
-        """Checksums of the gradients of these checks' micro-batches, which this member computes once more if asked."""
-        before = self._comparison.look()
-        own = [plan.rank in (check.newcomer, check.peer) for check in checks]
-        sums = [self._sum(compute, c.micro_batch) if mine else 0 for c, mine in zip(checks, own, strict=True)]
-        self._comparison.filled(before)
-        return sums
+        return self._sum(compute, check.micro_batch) if again or node is None else checksum(node.flats)
 
     def _difference(self, plan: RecoveryPlan, step: int, check: NewcomerCheck, sources: Any) -> str:
         held = self._gather(plan, self._reached(sources) if plan.rank in (check.newcomer, check.peer) else {})

@@ -69,21 +69,15 @@ class StepExecution:
         parts.comparison.begins()
         self._began_s = time.monotonic()
         parts.integrity.seal()
-        self._reproducible.begins()
         while state.applied < number:
             try:
                 if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(state.applied)
-                compute = partial(self._execute, loss_function)
-                if is_early := self._newcomers_compute:
-                    self._prove()
+                self._prove()
                 self._compute(loss_function)
-                if self._determinism.exact:
-                    self._reproducible.compute_checked(self._plan, state.applied, compute)
-                if not is_early:
-                    self._prove()
                 result = self._reduce()
                 self._compare_samples()
+                compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
                     for done in self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function):
@@ -124,15 +118,6 @@ class StepExecution:
         assert self._parts.resync.plan is not None
         return self._parts.resync.plan
 
-    @property
-    def _newcomers_compute(self) -> bool:
-        """Whether newcomers have micro-batches of this step, before which they have to be compared with the others.
-
-        They have none of a step that was interrupted; they are compared when the others have computed theirs then, so
-        that these do not wait for them.
-        """
-        return any(self._plan.holdings[rank] for rank in self._plan.proving)
-
     def _prove(self) -> None:
         """Compare newcomers with the others, before their first step. Raises TrainingError, on all members."""
         plan, parts = self._plan, self._parts
@@ -154,8 +139,8 @@ class StepExecution:
                 self._group.next_leaf(leaf)
                 self._group.touch("compute", self._state.applied)
                 began_s = time.monotonic()
-                with self._reproducible.computing(plan, self._state.applied, leaf):
-                    self._execute(loss_function, leaf)
+                self._execute(loss_function, leaf)
+                self._reproducible.computed(self._state.applied, leaf)
                 self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:
