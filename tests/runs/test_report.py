@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control.runs.markup import section
+from jupyter_hyperpod.control.runs.page import LARGEST_BYTES, bounded
 from jupyter_hyperpod.control.runs.report_page import report_page
 from jupyter_hyperpod.control.runs.run_record import RunRecord, read
 from jupyter_hyperpod.control.runs.verbs import write
@@ -176,6 +178,7 @@ def test_ten_million_steps_are_a_small_page_in_seconds(store: Store) -> None:
     page = harmless(source)
     assert "metric_39" in page.text and "each place stands for" in page.text
     assert record.curves[1, "loss"].highest == 1000.0, "a spike is not thinned away"
+    assert record.curves[1, "samples/s"].highest == pytest.approx(3200, rel=0.01), "also of the steps before the first"
     assert "Of older steps the journal keeps some" in page.text
 
 
@@ -203,6 +206,14 @@ def test_a_large_job_is_a_small_page(store: Store) -> None:
     page = harmless(source)
     assert "values of further names are left out" in page.text and "older incidents left out" in page.text
     assert "are not drawn" in page.text
+
+
+def test_a_page_that_would_be_too_large_says_what_it_leaves_out() -> None:
+    parts = [section("Short", "<p>kept</p>"), section("Long", f"<p>{'x' * LARGEST_BYTES}</p>"), "<footer>end</footer>"]
+    assert bounded(parts[::2]) == parts[0] + parts[2]
+    page = harmless(bounded(parts))
+    assert "kept" in page.text and "end" in page.text and "xx" not in page.text
+    assert "Long\nLeft out: the page would be too large." in page.text
 
 
 def test_the_command_writes_a_private_file_and_says_where(

@@ -225,7 +225,8 @@ class _Reader:
             return
         self._last = session, step, event.time_s
         self._add(session, LOSS, step, data["loss"])
-        took_s = data["step_time_s"] if count == 1 or session != before_session else event.time_s - before_s
+        follows = count > 1 and session == before_session
+        took_s = event.time_s - before_s if follows else count * data["step_time_s"]
         if took_s > 0:
             self._add(session, RATE, step, data["samples"] / took_s)
 

@@ -33,7 +33,8 @@ def _losses(record: RunRecord) -> str:
     lost = sum(record.lanes.losses.values())
     recovered = [one["recovery_s"] for one in record.incidents if one["recovery_s"] is not None]
     if not record.incident_count:
-        return "nothing disturbed it" if record.view["step"] else ""
+        failed = record.view["state"] in ("failed", "stopped")
+        return "nothing disturbed it" if record.view["step"] and not failed else ""
     told = plural(record.incident_count, "incident") + (
         f", in which members were lost {lost} times" if lost > 1 else ""
     )
