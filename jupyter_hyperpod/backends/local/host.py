@@ -23,6 +23,7 @@ from ...system.json_lines import JsonLineChannel, Message, connect
 from ...system.processes import Identity, alive, signal_group
 from ..futures import refused, settled
 from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, LaunchRequest, NodeReport, Surroundings
+from . import devices
 from .elements import Elements
 from .interpreter import WarmInterpreter
 from .known_node import LocalNode
@@ -284,7 +285,9 @@ class LocalHost:
     def _begin(self, plan: LaunchPlan, place: LocalNode) -> bool:
         if place.channel is None or place.state == "starting" or plan.job_id in place.jobs:
             return False
-        if not place.channel.send({"op": "start", "plan": asdict(plan)}):
+        own = devices.shares(devices.visible(os.environ), {node.name: node.spare for node in self.nodes.values()})
+        share = {devices.VARIABLE: ",".join(own[place.name])} if place.name in own else {}
+        if not place.channel.send({"op": "start", "plan": {**asdict(plan), "env": {**share, **plan.env}}}):
             return False
         place.jobs[plan.job_id] = Handle(plan.job_id, place.name, 0)
         place.born_s[plan.job_id] = time.monotonic()
