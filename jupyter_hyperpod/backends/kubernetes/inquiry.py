@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .client import Api, ApiError
@@ -11,15 +12,18 @@ from .rights import REVIEWS, RIGHTS, Right, review
 from .shortages import ClusterFacts, JobNeeds
 
 UNREADABLE = (401, 403)
+AT_ONCE = 6
 KUEUE = "kueue.x-k8s.io"
 
 
-def inquire(api: Api, wanted: JobNeeds, nodes: bool = False) -> ClusterFacts:
+def inquire(api: Api, wanted: JobNeeds, nodes: bool = False, rights: Sequence[Right] = RIGHTS) -> ClusterFacts:
     """Find out everything that the shortages of a job depend on. Raises ClusterError where the API does not answer."""
     space = f"namespaces/{wanted.namespace}"
     version = api.get("/version").get("gitVersion", "")
     groups = _groups(api)
-    rights = [(right, _allowed(api, right, wanted.namespace)) for right in RIGHTS if _matters(right, groups)]
+    asked = [right for right in rights if _matters(right, groups)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        allowed = list(pool.map(lambda right: _allowed(api, right, wanted.namespace), asked))
     classes = {name for name in (wanted.priority_class, wanted.elastic_priority_class) if name}
     queue = None
     if wanted.queue and groups is not None and KUEUE in groups:
@@ -27,7 +31,7 @@ def inquire(api: Api, wanted: JobNeeds, nodes: bool = False) -> ClusterFacts:
     left_s, renewable = token(api)
     return ClusterFacts(
         version=str(version),
-        rights=rights,
+        rights=list(zip(asked, allowed, strict=True)),
         namespace=_object(api, f"/api/v1/{space}"),
         quotas=_items(api, f"/api/v1/{space}/resourcequotas"),
         limits=_items(api, f"/api/v1/{space}/limitranges"),

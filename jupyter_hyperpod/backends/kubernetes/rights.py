@@ -43,8 +43,8 @@ RIGHTS = (
     Right("list", "pods", "following the nodes of a job"),
     Right("delete", "pods", "letting a node leave a job with notice"),
     # both, because a websocket counts as reading before Kubernetes 1.35 and as creating since
-    Right("get", "pods/exec", "sending signals to the programs of a job"),
-    Right("create", "pods/exec", "sending signals to the programs of a job"),
+    Right("get", "pods/exec", "sending signals to the programs of a job", needed=False),
+    Right("create", "pods/exec", "sending signals to the programs of a job", needed=False),
     Right("get", "persistentvolumeclaims", "checking the claims of a job before it is submitted", needed=False),
     Right("list", "resourcequotas", "checking quotas before a job is submitted", needed=False),
     Right("list", "limitranges", "checking limits before a job is submitted", needed=False),
