@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...backends.source import same_interpreter
+from ...core.backends import DEFAULT_BACKEND
 from ...core.errors import ClusterError, NotFound, StoreError
 from ...core.names import is_env_name
 from ...core.spec import JobSpec
@@ -105,7 +106,7 @@ def _installed_since(module: Path, name: str) -> bool:
 def _set_here_alone(store: Store, spec: JobSpec) -> Iterator[str]:
     """Variables that programs compute with, that this process has set itself, and that members will not have."""
     began = _environment(os.getpid())
-    if not began or spec.backend != "local":
+    if not began or spec.backend != DEFAULT_BACKEND:
         return
     mine = [
         name
