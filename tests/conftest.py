@@ -30,6 +30,7 @@ from tests.leaks import command_line, environments, setting, wait_until_gone
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
 
 if TYPE_CHECKING:
+    from tests.support.kubernetes import Testbed as KubernetesTestbed
     from tests.support.slurm import Testbed
 
 pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
@@ -139,6 +140,29 @@ def switched_on() -> Iterator[Testbed]:
         pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
     with Testbed(4, {SHARED_MARK: "slurm"}, logins=2) as bed:
         yield bed
+
+
+@pytest.fixture(scope="session")
+def shared_testbed() -> Iterator[KubernetesTestbed]:
+    """A real Kubernetes of two nodes, one for all tests that need it.
+
+    They are never skipped: where the programs are not built, or this machine lacks something, the tests fail and say
+    what to do.
+    """
+    from tests.support.kubernetes import Testbed
+
+    with Testbed(2, {SHARED_MARK: "kubernetes"}) as bed:
+        yield bed
+
+
+@pytest.fixture
+def kubernetes(shared_testbed: KubernetesTestbed) -> Iterator[KubernetesTestbed]:
+    """Both nodes are ready when a test begins, and nothing of the team's runs."""
+    from tests.support.kubernetes import TEAM
+
+    yield shared_testbed
+    shared_testbed.restore()
+    shared_testbed.kubectl("delete", "jobs,pods", "--all", "-n", TEAM, "--grace-period=0", "--force")
 
 
 @pytest.fixture

@@ -81,8 +81,8 @@ def test_every_backend_of_the_table_is_there_and_is_imported_on_use() -> None:
     for name in BACKENDS:
         assert backends.load(name).title
         assert BACKENDS[name].startswith(f"jupyter_hyperpod.backends.{name}."), "each is a folder"
-    with pytest.raises(SpecError, match="expected one of local, slurm"):
-        backends.load("kubernetes")
+    with pytest.raises(SpecError, match="expected one of local, slurm, kubernetes"):
+        backends.load("nomad")
 
 
 def test_this_machines_nodes_belong_to_one_backend_alone() -> None:

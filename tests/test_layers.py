@@ -123,7 +123,7 @@ REPEATED_FILES = {
     ),
     **dict.fromkeys(("model", "output", "plan", "report", "serve", "source", "stream", "verbs"), FACES),
     **dict.fromkeys(("base", "commands", "connection", "context", "host", "main", "progress", "protocol"), PROCESS),
-    **dict.fromkeys(("replica", "store", "writer", "nodes", "backend"), PROCESS),
+    **dict.fromkeys(("replica", "store", "writer", "nodes", "backend", "runner", "remedies"), PROCESS),
 }
 LONGEST_FUNCTION_LINES = 80
 

@@ -64,7 +64,7 @@ def test_an_interrupted_validation_leaves_nothing(shared_cluster: Store, eventua
 
 def test_what_cannot_be_validated_is_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match="expected one of local, slurm"):
-        validate.Validation(store, backend="kubernetes")
+        validate.Validation(store, backend="nomad")
     with pytest.raises(SpecError, match="expected a whole number from 1"):
         validate.Validation(store, nodes=0)
     with pytest.raises(SpecError, match="is unknown; expected one of account"):

@@ -66,6 +66,9 @@ class Backend(Protocol):
         ``isolated``: where each node is to have a network of its own.
         """
 
+    def refusal(self, options: Mapping[str, str], store: str) -> str:
+        """Why a job with these options and the store in this directory cannot run, as a sentence; "" where it can."""
+
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Node -> (state, why) of all nodes that a job with these options may get. Raises ClusterError."""
 

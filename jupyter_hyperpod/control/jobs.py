@@ -61,7 +61,9 @@ def submit(
     check_source(source, fields.get("filename", "<cell>"))
     check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
-    make_spec(fields, "")
+    checked = make_spec(fields, "")
+    if problem := load(checked.backend).refusal(checked.backend_options, str(store.root)):
+        raise ClusterError(problem)
     if earlier is None:
         folders = [included.survey(folder) for folder in fields.get("include", ())]
         fill = partial(included.copy, folders)

@@ -5,6 +5,7 @@ A specification keeps them in a field with the backend's name (`JobSpec.slurm`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,79 @@ def _deadline(value: str) -> None:
         raise SpecError("it is 0; expected a time such as 5min")
 
 
+@dataclass(frozen=True, slots=True)
+class SharedDirectory:
+    """A directory that all pods of a job have at the same path as this machine: of a claim, or of the node itself."""
+
+    path: str
+    claim: str = ""
+    read_only: bool = False
+
+
+def shared_directories(options: Mapping[str, str]) -> list[SharedDirectory]:
+    """What ``claim=NAME:/PATH[:ro],…`` and ``host-path=/PATH[:ro],…`` mean. Raises SpecError."""
+    found = [_shared(word, claimed=True) for word in _words(options.get("claim", ""))]
+    found += [_shared(word, claimed=False) for word in _words(options.get("host-path", ""))]
+    for shared in found:
+        if sum(other.path == shared.path for other in found) > 1:
+            raise SpecError(f"{shared.path} is given twice; expected one claim or directory for each path")
+    return found
+
+
+def pairs(value: str) -> dict[str, str]:
+    """What ``KEY=VALUE,KEY=VALUE`` means. Raises SpecError."""
+    found: dict[str, str] = {}
+    for word in _words(value):
+        name, separator, what = word.partition("=")
+        if not separator or not name or not what or name in found:
+            raise SpecError(f"{word[:80]!r} is not of the form KEY=VALUE, or a second one of its kind")
+        found[name] = what
+    return found
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def _shared(word: str, claimed: bool) -> SharedDirectory:
+    claim, _, rest = word.partition(":") if claimed else ("", "", word)
+    path, _, mode = rest.partition(":")
+    form = f"{'NAME:' if claimed else ''}/PATH or {'NAME:' if claimed else ''}/PATH:ro"
+    if not path.startswith("/") or mode not in ("", "ro") or (claimed and not _SUBDOMAIN.fullmatch(claim)):
+        raise SpecError(f"{word[:80]!r} is not of the form {form}")
+    if {"", ".", ".."} & set(path[1:].split("/")):
+        raise SpecError(f"{path[:80]!r} is not a plain path; expected one such as /fsx/team")
+    return SharedDirectory(path, claim, mode == "ro")
+
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([kMGTPE]i?|m)?")
+_IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/@]{0,499}")
+
+
+def _like(pattern: re.Pattern[str], what: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if not pattern.fullmatch(value):
+            raise SpecError(f"{value[:80]!r} is not {what}")
+
+    return check
+
+
+def _selector(value: str) -> None:
+    for name, wanted in pairs(value).items():
+        if not _KEY.fullmatch(name) or not _VALUE.fullmatch(wanted):
+            raise SpecError(f"{name[:80]}={wanted[:80]} cannot be a label of a node; expected for example zone=a")
+
+
+def _resources(value: str) -> None:
+    for name, amount in pairs(value).items():
+        if not _KEY.fullmatch(name) or not _QUANTITY.fullmatch(amount):
+            raise SpecError(f"{name[:80]}={amount[:80]} is no amount; expected for example cpu=8,memory=64Gi")
+
+
 # first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator
 # listens, how long a started node may take to join
 SLURM = OptionTable(
@@ -52,7 +126,30 @@ SLURM = OptionTable(
     },
     "partition, elastic-partition, account, qos, time, gres, …",
 )
-TABLES: Mapping[str, OptionTable] = {"slurm": SLURM}
+# what they mean is in `backends/kubernetes/manifests.py`
+KUBERNETES = OptionTable(
+    "Kubernetes",
+    {
+        "image": _like(_IMAGE, "the name of an image, such as registry.example/team/train:3"),
+        "claim": lambda value: shared_directories({"claim": value}),
+        "host-path": lambda value: shared_directories({"host-path": value}),
+        "namespace": _like(_LABEL, "the name of a namespace"),
+        "context": _any,
+        "queue": _like(_VALUE, "the name of a queue"),
+        "priority-class": _like(_SUBDOMAIN, "the name of a priority class"),
+        "elastic-priority-class": _like(_SUBDOMAIN, "the name of a priority class"),
+        "resources": _resources,
+        "selector": _selector,
+        BIND: _any,
+        STARTUP_DEADLINE: _deadline,
+    },
+    "image, claim, host-path, namespace, context, resources, selector, …",
+    (
+        (("image",), "the image of its pods, with the libraries that it uses"),
+        (("claim", "host-path"), "pods and this machine share the job store, at the same path"),
+    ),
+)
+TABLES: Mapping[str, OptionTable] = {"slurm": SLURM, "kubernetes": KUBERNETES}
 
 
 def check(backend: str, chosen: str, options: Mapping[str, str]) -> None:

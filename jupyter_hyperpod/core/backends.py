@@ -1,4 +1,4 @@
-"""The table of backends, by name. A further backend is a folder and a line here; its options are in `core.spec`.
+"""The table of backends, by name. A further backend is a folder and a line here; its options are in `backend_options`.
 
 Names stand in specifications, journals and on command lines, so this table needs nothing of the backends themselves:
 a module is imported when its backend is asked for.
@@ -15,6 +15,7 @@ from .errors import SpecError
 BACKENDS: Mapping[str, str] = {
     "local": "jupyter_hyperpod.backends.local.backend:LocalBackend",
     "slurm": "jupyter_hyperpod.backends.slurm.backend:SlurmBackend",
+    "kubernetes": "jupyter_hyperpod.backends.kubernetes.backend:KubernetesBackend",
 }
 DEFAULT_BACKEND = "local"  # its nodes are on this machine
 CLUSTER_BACKEND = "slurm"  # for what is too large for this machine

@@ -84,10 +84,10 @@ class JobSpec:
     deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
     ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``include``: folders whose sources are copied into
     the job, and can be imported.
-    ``pull``: names of the cell whose values the notebook gets. ``slurm``: options of that backend, by the table in
-    `backend_options`. Values in ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them,
-    everywhere else they are `HIDDEN`. ``env_from``: variables whose values each node fetches itself, with references
-    (`EnvReference`).
+    ``pull``: names of the cell whose values the notebook gets. ``slurm``, ``kubernetes``: options of that backend, by
+    the tables in `backend_options`. Values in ``env`` may be secrets: only the job's private file
+    (`JobStore.environment`) has them, everywhere else they are `HIDDEN`. ``env_from``: variables whose values each node
+    fetches itself, with references (`EnvReference`).
     """
 
     name: str
@@ -121,6 +121,7 @@ class JobSpec:
     origin: Mapping[str, str] = field(default_factory=dict)
     serve: ServeSpec | None = None
     slurm: Mapping[str, str] = field(default_factory=dict)
+    kubernetes: Mapping[str, str] = field(default_factory=dict)
     log_rules: tuple[LogRule, ...] = ()
     output_cap: int = OUTPUT_CAP
 

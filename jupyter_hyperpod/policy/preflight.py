@@ -13,7 +13,7 @@ from ..core.units import plural
 
 MARK = "hyperpod-preflight "  # begins each line in which a node prints its findings
 PASSED, FAILED, SKIPPED = "pass", "fail", "skipped"
-SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing", "planned"})
+SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing", "planned", "ready"})
 SLOW_STORAGE_S = 5.0
 
 
@@ -54,7 +54,8 @@ def devices(probes: Sequence[Probe], asked: int | None) -> Row:
     counts = {probe["node"]: int(probe["devices"]) for probe in probes}
     typed = {probe["node"]: probe["devices_expected"] for probe in probes if probe["devices_expected"]}
     if asked is None and not typed and not any(counts.values()):
-        return Row("devices", SKIPPED, "no accelerator is asked for (--slurm gres=gpu:N) and none was found: CPUs only")
+        asks = "--slurm gres=gpu:N, --kubernetes resources=nvidia.com/gpu=N"
+        return Row("devices", SKIPPED, f"no accelerator is asked for ({asks}) and none was found: CPUs only")
     alike = max((count for node, count in counts.items() if node not in typed), default=0) if asked is None else 0
     needed = {node: max(asked or 0, typed.get(node, alike)) for node in counts}
     if wrong := {node: count for node, count in counts.items() if count < needed[node]}:
@@ -132,7 +133,12 @@ def unreachable(mount: str, state: str, reason: str) -> Row:
 
 
 def expected_devices(options: Mapping[str, str]) -> int | None:
-    """Accelerators per node that SLURM's options ask for, as in ``gres=gpu:h100:8``; None where they name none."""
+    """Accelerators per node that a job's options ask for, as in ``gres=gpu:h100:8`` of SLURM or
+    ``resources=nvidia.com/gpu=8`` of Kubernetes; None where they name none."""
+    for word in options.get("resources", "").split(","):
+        name, _, amount = word.strip().partition("=")
+        if name.endswith(("/gpu", "/neuron")) and amount.isdecimal():
+            return int(amount)
     asked = [word for word in options.get("gres", "").split(",") if word.split(":")[0] in ("gpu", "neuron")]
     count = (asked[0] if asked else f"gpu:{options.get('gpus-per-node', '')}").rpartition(":")[2]
     return int(count) if count.isdecimal() else (1 if asked else None)

@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +25,8 @@ from jupyter_hyperpod.backends.types import Element, ElementPhase, LaunchRequest
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.spec import LaunchPlan
 from tests.leaks import marked_processes
+from tests.support.kubernetes import IMAGE, TEAM, USER
+from tests.support.kubernetes import Testbed as KubernetesTestbed
 from tests.support.slurm import CONTROLLER, Testbed
 from tests.support.slurm.machine import PATH
 
@@ -67,7 +69,7 @@ class Rig:
         self.backend = backends.load(name)
         environment = daemon_environment(os.environ) | {MARK: self.mark}
         self.runner: Runner = self.backend.open(
-            Surroundings(self.cluster, self.selector, self.reports.append, environment)
+            Surroundings(self.cluster, self.selector, self.reports.append, environment), self.options
         )
         # a scheduler remembers jobs for minutes, so each rig's jobs have names of their own
         self.job, self.other = (f"{word}-{self.mark[-8:].translate(_LETTERS)}" for word in ("job", "other"))
@@ -245,4 +247,57 @@ class SlurmRig(Rig):
             self.bed.restore()
 
 
-RIGS: dict[str, Callable[[str, Path, pytest.FixtureRequest], Rig]] = {"local": LocalRig, "slurm": SlurmRig}
+# beyond what people may do in their team's namespace: see nodes, and take them out of service
+SEES_NODES = """apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: hyperpod-nodes}}
+rules: [{{apiGroups: [""], resources: [nodes], verbs: [get, list, patch]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: hyperpod-nodes}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: hyperpod-nodes}}
+subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {user}}}]
+"""
+
+
+class KubernetesRig(Rig):
+    """The testbed's Kubernetes, in the network of its controller, as a person of a team."""
+
+    patience_s = 90.0
+
+    def __init__(self, name: str, directory: Path, request: pytest.FixtureRequest) -> None:
+        self.bed: KubernetesTestbed = request.getfixturevalue("kubernetes")
+        self.bed.kubectl("apply", "-f", "-", text=SEES_NODES.format(user=USER))
+        self.options = {"image": IMAGE, "host-path": f"{sys.prefix}:ro,{directory}", "namespace": TEAM}
+        self._undo = ExitStack()
+        self._undo.enter_context(self.bed.network())
+        patch = self._undo.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("KUBECONFIG", str(self.bed.kubeconfig(USER)))
+        super().__init__(name, directory)
+
+    def impossible(self) -> LaunchRequest:
+        """A selector that no label can match."""
+        return LaunchRequest(options={**self.options, "selector": "no label=x"})
+
+    def lose(self, node: str) -> None:
+        """Cut the node's power."""
+        self.bed.power_cut(node)
+
+    def nodes(self) -> set[str]:
+        """Those of the testbed."""
+        return set(self.bed.nodes)
+
+    def close(self) -> None:
+        """Give everything back."""
+        try:
+            super().close()
+        finally:
+            self._undo.close()
+
+
+RIGS: dict[str, Callable[[str, Path, pytest.FixtureRequest], Rig]] = {
+    "local": LocalRig,
+    "slurm": SlurmRig,
+    "kubernetes": KubernetesRig,
+}

@@ -25,6 +25,9 @@ class LocalBackend:
             return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
         return network.missing() if isolated else ""
 
+    def refusal(self, options: Mapping[str, str], store: str) -> str:
+        return ""
+
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Nothing: the cluster's journal has its nodes."""
         return {}

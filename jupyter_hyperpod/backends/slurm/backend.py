@@ -22,6 +22,9 @@ class SlurmBackend:
     def missing(self, isolated: bool = False) -> str:
         return commands.missing()
 
+    def refusal(self, options: Mapping[str, str], store: str) -> str:
+        return ""
+
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         return commands.node_states(options.get("partition", ""))
 

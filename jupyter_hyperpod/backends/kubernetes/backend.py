@@ -1,0 +1,58 @@
+"""The Kubernetes backend's class: each node of a job is a Job with one pod."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ...core.backend_options import pairs
+from ...core.errors import ClusterError
+from ..base import Backend, Remedies, Scheduler
+from ..types import Capabilities, Surroundings
+from . import parse, remedies
+from .kubeconfig import kubeconfig_files, read_access
+from .runner import NODES, KubernetesRunner, connect, not_shared
+
+
+class KubernetesBackend:
+    """See `backends.base.Backend`."""
+
+    title = "Kubernetes"
+    capabilities = Capabilities()
+    advice = "see `kubectl describe node NODE`; `kubectl uncordon NODE` brings a node back that is in order"
+    list_command = "kubectl get nodes"
+
+    def missing(self, isolated: bool = False) -> str:
+        if any(path.exists() for path in kubeconfig_files(None, os.environ)):
+            return ""  # which of its contexts is meant, and whether it is in order, a job's options tell
+        return self.refusal({}, "")
+
+    def refusal(self, options: Mapping[str, str], store: str) -> str:
+        try:
+            read_access(options.get("context", ""))
+        except ClusterError as error:
+            return str(error)
+        return not_shared(options, [store]) if store else ""
+
+    def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        wanted = pairs(options.get("selector", ""))
+        with connect(options) as api:
+            items, _ = api.list(NODES)
+        mine = [item for item in items if wanted.items() <= item["metadata"].get("labels", {}).items()]
+        return {item["metadata"]["name"]: parse.state(item) for item in mine}
+
+    def remedies(self) -> Remedies | None:
+        return remedies.KubernetesRemedies()
+
+    def place(self, options: Mapping[str, str]) -> str:
+        return f"{options.get('context', '')}/{options.get('namespace', '')}"
+
+    def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> KubernetesRunner:
+        """A runner, whose thread begins with its first query."""
+        return KubernetesRunner(options or {})
+
+
+if TYPE_CHECKING:
+    _backend: type[Backend] = KubernetesBackend
+    _scheduler: type[Scheduler] = KubernetesRunner

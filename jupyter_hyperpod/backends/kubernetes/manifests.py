@@ -1,0 +1,183 @@
+"""Renders one node of a LaunchPlan as a Job with one pod, as data that becomes JSON. Pure.
+
+Nothing of a person's text is read by a shell: the shell's own words are the constant `START`, and everything else is an
+argument or a variable. Kubernetes itself reads ``$(NAME)`` in arguments and variables, so dollars are doubled.
+Fields: batch/v1 Job and v1 Pod, those that Kubernetes has had since 1.20.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...core.backend_options import SharedDirectory, pairs, shared_directories
+from ...core.spec import LaunchPlan
+from ..types import ELASTIC
+
+PREFIX = "jupyter-hyperpod"
+JOB, PART, BATCH = (f"{PREFIX}/{word}" for word in ("job", "part", "batch"))
+MANAGED = {"app.kubernetes.io/managed-by": PREFIX}
+SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED.items())
+QUEUE = "kueue.x-k8s.io/queue-name"
+# says who it is, opens the log and is replaced by the program; a place that is not there is no reason not to begin
+PROCESS = "/dev/shm/hyperpod.pid"
+START = f'echo "$$" >{PROCESS}; exec >>"$1" 2>&1; cd "$2" || cd /; shift 2; exec "$@"'
+SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
+KEPT_S = 3600  # how long Kubernetes keeps a Job that has ended, and with it the answer how
+LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
+CONTAINER = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class PodUser:
+    """As whom pods run: like this process, so that they may use its files. ``home`` is where a program finds "~"."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = "/tmp"
+
+
+def element_name(batch: int, index: int) -> str:
+    """The name of a batch's element, and of its Job."""
+    return f"hp-{batch}-{index}"
+
+
+def labels(job_id: str, part: str, batch: int) -> dict[str, str]:
+    """What a Job and its pod are found by."""
+    return {**MANAGED, JOB: job_id, PART: part, BATCH: str(batch)}
+
+
+def missing_directories(options: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
+    """Which of these absolute paths are in no directory that pods share with this machine."""
+    return [path for path in wanted if _holding(path, shared_directories(options)) is None]
+
+
+def job(
+    plan: LaunchPlan,
+    options: Mapping[str, str],
+    part: str,
+    batch: int,
+    index: int,
+    person: PodUser,
+    avoid: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The manifest of one element."""
+    name, found = element_name(batch, index), labels(plan.job_id, part, batch)
+    queue = {QUEUE: options["queue"]} if "queue" in options else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {**found, **queue}},
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {"metadata": {"labels": found}, "spec": _pod(plan, options, part, name, person, avoid)},
+        },
+    }
+
+
+def signal_command(number: int) -> list[str]:
+    """What sends a signal to the program, run in its container."""
+    return ["/bin/sh", "-c", SIGNAL, str(number)]
+
+
+def _pod(
+    plan: LaunchPlan, options: Mapping[str, str], part: str, name: str, person: PodUser, avoid: Sequence[str]
+) -> dict[str, Any]:
+    shared = shared_directories(options)
+    priority = options.get("elastic-priority-class" if part == ELASTIC else "priority-class", "")
+    priority = priority or options.get("priority-class", "")
+    security: dict[str, Any] = {"runAsUser": person.uid, "runAsGroup": person.gid}
+    security |= {"supplementalGroups": list(person.groups)} if person.groups else {}
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "shareProcessNamespace": True,  # the program is not process 1, which nothing within could end or stop
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": LEAVES_S,
+        "securityContext": security,
+        "affinity": _affinity(plan.job_id, avoid),
+        "containers": [_container(plan, options, name, person, shared)],
+        "volumes": [
+            *(_volume(number, one) for number, one in enumerate(shared)),
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    pod |= {"priorityClassName": priority} if priority else {}
+    pod |= {"nodeSelector": pairs(options["selector"])} if "selector" in options else {}
+    return pod
+
+
+def _container(
+    plan: LaunchPlan, options: Mapping[str, str], name: str, person: PodUser, shared: Sequence[SharedDirectory]
+) -> dict[str, Any]:
+    program = [plan.python, "-m", plan.module, *plan.arguments]
+    log = f"{plan.log_directory}/{name}.log"
+    words = ["/bin/sh", "-c", START, "start", log, plan.working_directory, *program]
+    values = {
+        "HOME": person.home,
+        **plan.env,
+        "HYPERPOD_BIND": "auto",
+        "HYPERPOD_SOCKETS_ONLY": "1",
+        "HYPERPOD_SPARE": "",
+    }
+    env: list[dict[str, Any]] = [{"name": key, "value": literal(value)} for key, value in sorted(values.items())]
+    env.append({"name": "HYPERPOD_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
+    mounts = [
+        {"name": _volume_name(number), "mountPath": one.path, **({"readOnly": True} if one.read_only else {})}
+        for number, one in enumerate(shared)
+    ]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": options["image"],
+        "command": [literal(word) for word in words],
+        "env": env,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [*mounts, {"name": "memory", "mountPath": "/dev/shm"}],
+    }
+    if "resources" in options:
+        amounts = pairs(options["resources"])
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    return container
+
+
+def literal(text: str) -> str:
+    """A text of which Kubernetes makes this text again: it replaces ``$(NAME)``, and reads ``$$`` as a dollar."""
+    return text.replace("$", "$$")
+
+
+def _affinity(job_id: str, avoid: Sequence[str]) -> dict[str, Any]:
+    """One element of a job per node, and none on nodes to be avoided."""
+    one_each = {"labelSelector": {"matchLabels": {JOB: job_id}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [one_each]}}
+    if avoid:
+        others = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
+        terms = {"nodeSelectorTerms": [{"matchFields": others}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return affinity
+
+
+def _volume_name(number: int) -> str:
+    return f"shared-{number}"
+
+
+def _volume(number: int, shared: SharedDirectory) -> dict[str, Any]:
+    if shared.claim:
+        what: dict[str, Any] = {
+            "persistentVolumeClaim": {"claimName": shared.claim, **({"readOnly": True} if shared.read_only else {})}
+        }
+    else:
+        what = {"hostPath": {"path": shared.path, "type": "Directory"}}
+    return {"name": _volume_name(number), **what}
+
+
+def _holding(path: str, shared: Sequence[SharedDirectory]) -> SharedDirectory | None:
+    """The directory in which a path is."""
+    place = PurePosixPath(os.path.normpath(path))
+    return next((one for one in shared if PurePosixPath(one.path) in (place, *place.parents)), None)

@@ -1,0 +1,207 @@
+"""Reads Jobs, pods and nodes, as the API has them, as elements and reported nodes. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...core.units import first_line
+from ..types import Element, ElementPhase, NodeInfo, ReportedNode
+from .manifests import BATCH, JOB, PART, PREFIX, element_name
+
+Object = Mapping[str, Any]
+# our own words for how far an element is; those of Kubernetes where it has one
+SUSPENDED, PENDING, STARTING, REPLACING = "Suspended", "Pending", "Starting", "Replacing"
+RUNNING, SUCCEEDED, CANCELLED, DELETED = "Running", "Succeeded", "Cancelled", "Deleted"
+PHASES = {
+    SUSPENDED: ElementPhase.QUEUED,
+    PENDING: ElementPhase.QUEUED,
+    STARTING: ElementPhase.WAITING,
+    REPLACING: ElementPhase.WAITING,
+    RUNNING: ElementPhase.RUNNING,
+    SUCCEEDED: ElementPhase.ENDED,
+    CANCELLED: ElementPhase.ENDED,
+    DELETED: ElementPhase.ENDED,
+    # the cluster has taken the pod away: nothing is wrong with what ran in it
+    **dict.fromkeys(
+        ("Evicted", "Preempted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity"),
+        ElementPhase.ENDED,
+    ),
+    # a node's kubelet has refused it before it began
+    **dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"), ElementPhase.ENDED),
+}
+JOB_NAME = "job-name"  # the label that Kubernetes gives to the pods of a Job
+SAID = 300  # characters of a reason
+REASON = f"{PREFIX}/reason"  # an annotation: why this software has taken a node out of service
+VENDOR_STATUS = "sagemaker.amazonaws.com/node-health-status"
+SCHEDULABLE = "Schedulable"
+READY, NOT_READY, UNKNOWN, CORDONED = "ready", "not ready", "unknown", "cordoned"
+GPUS = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "vpc.amazonaws.com/efa")
+
+
+def element(
+    name: str, state: str, node: str, reason: str, job: str, part: str, status: int | None = None
+) -> Element | None:
+    """An element by its name and state; None for a name that is none."""
+    prefix, _, numbers = name.partition("-")
+    batch, _, index = numbers.partition("-")
+    if prefix != "hp" or not (batch.isdecimal() and index.isdecimal()) or name != element_name(int(batch), int(index)):
+        return None
+    phase = PHASES.get(state, ElementPhase.FAILED)
+    status = 0 if state == SUCCEEDED else status
+    return Element(name, state, phase, node, first_line(reason, SAID), job, part, int(batch), (), status)
+
+
+def elements(jobs: Iterable[Object], pods: Iterable[Object]) -> dict[str, list[Element]]:
+    """All elements, by job."""
+    mine: dict[str, list[Object]] = defaultdict(list)
+    for pod in pods:
+        mine[_about(pod).get("labels", {}).get(JOB_NAME, "")].append(pod)
+    found: dict[str, list[Element]] = defaultdict(list)
+    for job in jobs:
+        read = _element(job, mine.get(_about(job)["name"], []))
+        if read is not None:
+            found[read.job].append(read)
+    return dict(found)
+
+
+def _element(job: Object, pods: Sequence[Object]) -> Element | None:
+    about = _about(job)
+    marks = about.get("labels", {})
+    if not marks.get(JOB) or not marks.get(BATCH):
+        return None
+    pod = current(pods)
+    state, reason = _state(job, pod)
+    node = pod["spec"].get("nodeName", "") if pod else ""
+    return element(about["name"], state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
+
+
+def current(pods: Sequence[Object]) -> Object | None:
+    """Of the pods that a Job has made, the one that counts: one that is not being deleted, else the newest."""
+    order = sorted(pods, key=lambda pod: (not is_leaving(pod), str(_about(pod).get("creationTimestamp", ""))))
+    return order[-1] if order else None
+
+
+def is_leaving(pod: Object) -> bool:
+    """Whether a pod is being deleted: on a node that is lost that lasts until somebody has heard of the node."""
+    return bool(_about(pod).get("deletionTimestamp"))
+
+
+def _state(job: Object, pod: Object | None) -> tuple[str, str]:
+    """An element's state and the reason."""
+    about, ended = _about(job), _condition(job, "Complete", "Failed")
+    if about.get("deletionTimestamp"):
+        return CANCELLED, "its Job is being deleted"
+    if ended is not None and ended["type"] == "Complete":
+        return SUCCEEDED, ""
+    if ended is not None:
+        return _failure(ended, pod)
+    if pod is None or is_leaving(pod):
+        if job.get("spec", {}).get("suspend"):
+            return SUSPENDED, "the Job is suspended until its queue admits it"
+        told = "its pod is being deleted, and Kubernetes makes another" if pod else "it has no pod yet"
+        return (REPLACING if pod else PENDING), told
+    return _pod_state(pod)
+
+
+def _pod_state(pod: Object) -> tuple[str, str]:
+    status = pod.get("status", {})
+    phase = status.get("phase", PENDING)
+    if phase == RUNNING:
+        return RUNNING, ""
+    if phase == SUCCEEDED:
+        return SUCCEEDED, ""
+    if phase == "Failed":
+        return _failure({}, pod)
+    if not pod["spec"].get("nodeName"):
+        placed = _condition(pod, "PodScheduled") or {}
+        return PENDING, placed.get("message") or "the scheduler has not looked at it yet"
+    waiting = _container(pod).get("state", {}).get("waiting", {})
+    return STARTING, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or "it is being started"
+
+
+def _failure(ended: Object, pod: Object | None) -> tuple[str, str]:
+    """Why an element has failed, or who has taken it away. ``ended``: its Job's condition, if that has failed."""
+    why, told = ended.get("reason", ""), ended.get("message", "")
+    if why == "DeadlineExceeded":
+        return why, told
+    if pod is None or is_leaving(pod):
+        return DELETED, "its pod was deleted"
+    status = pod.get("status", {})
+    if status.get("reason"):
+        return str(status["reason"]), str(status.get("message", ""))
+    over = _container(pod).get("state", {}).get("terminated", {})
+    if over.get("reason") == "OOMKilled":
+        return "OOMKilled", f"it used more memory than its limit; exit code {over.get('exitCode')}"
+    return "Failed", f"exit code {over['exitCode']}" if "exitCode" in over else (told or "nothing is known of its end")
+
+
+def _exit_status(pod: Object | None) -> int | None:
+    """Negative for a signal, which containers tell as 128 and its number."""
+    over = _container(pod).get("state", {}).get("terminated", {}) if pod else {}
+    code = over.get("exitCode")
+    if not isinstance(code, int):
+        return None
+    return 128 - code if 128 < code < 160 else code
+
+
+def nodes(items: Iterable[Object]) -> dict[str, ReportedNode]:
+    """Nodes by name. Who takes a node out of service tells why, or nobody knows."""
+    return {_about(item)["name"]: ReportedNode(_about(item)["name"], state(item)[0], drained(item)) for item in items}
+
+
+def state(node: Object) -> tuple[str, str]:
+    """A node's state, and why it is that."""
+    if why := drained(node):
+        return CORDONED, why
+    ready = _condition(node, "Ready") or {"status": "Unknown", "message": "its kubelet has told nothing yet"}
+    word = {"True": READY, "False": NOT_READY}.get(ready["status"], UNKNOWN)
+    return word, "" if word == READY else str(ready.get("message", ""))
+
+
+def drained(node: Object) -> str:
+    """Why a node gets no new work, "" where it does."""
+    marks = _about(node).get("labels", {})
+    if (vendor := marks.get(VENDOR_STATUS, SCHEDULABLE)) != SCHEDULABLE:
+        return str(vendor)
+    if node.get("spec", {}).get("unschedulable"):
+        return str(_about(node).get("annotations", {}).get(REASON) or "it is cordoned")
+    return ""
+
+
+def serving(items: Iterable[Object], selector: Mapping[str, str]) -> set[str]:
+    """Nodes that get work of a job with this selector."""
+    return {
+        _about(item)["name"]
+        for item in items
+        if state(item)[0] == READY and selector.items() <= _about(item).get("labels", {}).items()
+    }
+
+
+def node_info(node: Object) -> NodeInfo:
+    """A node as people are shown it; what is allocated there is not told by the node."""
+    has = node.get("status", {}).get("capacity", {})
+    word, why = state(node)
+    gres = ",".join(f"{name}:{has[name]}" for name in GPUS if has.get(name, "0") != "0")
+    cpus = str(has.get("cpu", "0"))
+    states = frozenset({word.upper().replace(" ", "_")})
+    return NodeInfo(
+        _about(node)["name"], states, why, int(cpus) if cpus.isdecimal() else 0, 0, None, gres, "", word != READY
+    )
+
+
+def _about(thing: Object) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = thing.get("metadata", {})
+    return found
+
+
+def _condition(thing: Object, *kinds: str) -> Mapping[str, Any] | None:
+    """The condition of one of these kinds; those of Jobs count where they hold."""
+    told = thing.get("status", {}).get("conditions") or ()
+    found = [one for one in told if one.get("type") in kinds and (len(kinds) == 1 or one.get("status") == "True")]
+    return found[0] if found else None
+
+
+def _container(pod: Object) -> Mapping[str, Any]:
+    return next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})

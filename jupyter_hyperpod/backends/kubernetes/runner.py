@@ -1,0 +1,236 @@
+"""Creates, reads, signals and deletes the Jobs of elements, in one namespace of one cluster, for a supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ...core.backend_options import pairs
+from ...core.errors import ClusterError
+from ...core.spec import LaunchPlan
+from ..futures import settled
+from ..polled import TRIES, PolledRunner
+from ..types import Element, LaunchRequest, ReportedNode
+from . import manifests, parse
+from .client import Api, ApiError
+from .kubeconfig import read_access
+
+FORBIDDEN, EXISTS = 403, 409
+BUSY = (429, 500, 502, 503, 504)
+NAMES_TRIES = 5
+LEAVES_S = 5  # time to end for a pod that is cancelled
+FORBIDDEN_S = 300.0  # who may not read nodes is not told so every few seconds
+NODES = "/api/v1/nodes"
+STORE_VARIABLE = "JUPYTER_HYPERPOD_STORE"
+
+
+def connect(options: Mapping[str, str]) -> Api:
+    """The API at the place of jobs with these options. Raises ClusterError."""
+    access = read_access(options.get("context", ""))
+    return Api(replace(access, namespace=options.get("namespace") or access.namespace))
+
+
+def person(options: Mapping[str, str]) -> manifests.PodUser:
+    """As whom pods run; home is this process's where pods have that directory, too."""
+    home = os.path.expanduser("~")
+    there = not manifests.missing_directories(options, [home])
+    others = tuple(sorted(set(os.getgroups()) - {os.getgid()}))
+    return manifests.PodUser(os.getuid(), os.getgid(), others, home if there else "/tmp")
+
+
+def not_shared(options: Mapping[str, str], places: Sequence[str]) -> str:
+    """Why pods cannot use these directories, as a sentence; "" where they can."""
+    lacking = manifests.missing_directories(options, places)
+    if not lacking:
+        return ""
+    return (
+        f"pods would not see {lacking[0]}: it is in none of the directories that they share with this machine; name a "
+        "volume claim (--kubernetes claim=NAME:/PATH) or a directory of the nodes (--kubernetes host-path=/PATH) that "
+        "holds it at the same path"
+    )
+
+
+class KubernetesRunner(PolledRunner):
+    """See `backends.base.Scheduler`."""
+
+    name = "kubernetes"
+    query_every_s = 1.0
+
+    def __init__(self, options: Mapping[str, str], connect: Callable[[Mapping[str, str]], Api] = connect) -> None:
+        super().__init__()
+        self._options, self._connect = dict(options), connect
+        self._connected: Api | None = None
+        self._batch = 0
+        self._nodes_again_s = 0.0
+        self._node_items: list[dict[str, Any]] = []
+        # elements that were cancelled, by job and name: their Jobs are gone
+        self._over: dict[str, dict[str, Element]] = {}
+
+    # -- what is known -----------------------------------------------------------------------------------------
+
+    def names(self, batch: int, count: int) -> list[str]:
+        return [manifests.element_name(batch, index) for index in range(count)]
+
+    def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
+        return parse.element(name, state, node, reason, job, part)
+
+    def held(self, element: Element, requeued: bool) -> str:
+        return ""
+
+    def serving(self, options: Mapping[str, str], part: str) -> set[str]:
+        return parse.serving(self._node_items, pairs(options.get("selector", "")))
+
+    def shares_nodes(self, options: Mapping[str, str]) -> bool:
+        return False
+
+    def log(self, name: str) -> str:
+        return name
+
+    # -- what is asked for -------------------------------------------------------------------------------------
+
+    def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
+        return self._order(lambda: self._create(plan, request))
+
+    def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
+        return self._order(lambda: self._end(job_id, names), TRIES) if names else settled(None)
+
+    def release(self, job_id: str) -> Future[None]:
+        return self._order(lambda: self._forget(job_id), TRIES)
+
+    def release_command(self, job_id: str) -> str:
+        where = [f"--{name}={self._options[name]}" for name in ("context", "namespace") if name in self._options]
+        return " ".join(["kubectl", *where, "delete", "jobs", "-l", f"{manifests.JOB}={job_id}"])
+
+    def signal(self, job_id: str, name: str, number: int) -> Future[None]:
+        return self._order(lambda: self._send(name, number))
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        super().close(timeout_s)
+        if self._connected is not None:
+            self._connected.close()
+
+    # -- orders, on the thread -----------------------------------------------------------------------------------
+
+    def _create(self, plan: LaunchPlan, request: LaunchRequest) -> int:
+        """Create the Jobs of a batch, all or none; the batch's number."""
+        wanted = [place for place in (plan.env.get(STORE_VARIABLE, ""), plan.log_directory) if place]
+        if problem := not_shared(request.options, wanted):
+            raise ClusterError(problem)
+        api, who = self._api(), person(request.options)
+        for _ in range(NAMES_TRIES):
+            batch = self._number()
+            try:
+                for index in range(request.count):
+                    api.create(
+                        self._jobs(),
+                        manifests.job(plan, request.options, request.part, batch, index, who, request.avoid),
+                    )
+            except ClusterError as error:
+                self._take_back(batch, request.count, plan.job_id)
+                if not isinstance(error, ApiError) or error.status != EXISTS:
+                    raise
+            else:
+                return batch
+        raise ClusterError(f"Kubernetes has Jobs of all {NAMES_TRIES} names that were tried for {plan.job_id}")
+
+    def _number(self) -> int:
+        """A batch's number, which nobody else is likely to take: the time in microseconds."""
+        self._batch = max(self._batch + 1, time.time_ns() // 1000)
+        return self._batch
+
+    def _take_back(self, batch: int, count: int, job_id: str) -> None:
+        """Delete what was created of a batch; a Job of the same name that is another's stays."""
+        with suppress(ClusterError):
+            found, _ = self._api().list(self._jobs(), f"{manifests.BATCH}={batch},{manifests.JOB}={job_id}")
+            for job in found:
+                self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
+
+    def _end(self, job_id: str, names: Collection[str]) -> None:
+        """Delete Jobs first, which would make other pods, then their pods, which have little time to end."""
+        known = {element.name: element for element in self._elements.get(job_id, ())}
+        mine = [name for name in names if name not in known or known[name].active]
+        for name in mine:
+            self._api().delete(f"{self._jobs()}/{name}")
+        self._end_pods(job_id, set(mine))
+        for name in mine:
+            before = known.get(name)
+            told = parse.CANCELLED, before.node if before else "", "", job_id, before.part if before else ""
+            over = parse.element(name, *told)
+            if over is not None:
+                self._over.setdefault(job_id, {})[name] = over
+
+    def _end_pods(self, job_id: str, names: Collection[str] | None) -> None:
+        pods, _ = self._api().list(self._pods(), f"{manifests.JOB}={job_id}")
+        for pod in pods:
+            if names is None or pod["metadata"]["labels"].get(parse.JOB_NAME) in names:
+                self._api().delete(f"{self._pods()}/{pod['metadata']['name']}", grace_s=LEAVES_S)
+
+    def _forget(self, job_id: str) -> None:
+        found, _ = self._api().list(self._jobs(), f"{manifests.JOB}={job_id}")
+        for job in found:
+            self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
+        self._end_pods(job_id, None)
+        self._over.pop(job_id, None)
+
+    def _send(self, name: str, number: int) -> None:
+        pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={name}")
+        pod = parse.current(pods)
+        if pod is None or parse.is_leaving(pod) or pod.get("status", {}).get("phase") != parse.RUNNING:
+            raise ClusterError(f"{name} has no pod that runs, so nothing can be sent to it")
+        what = signal.Signals(number).name
+        status, _, said = self._api().execute(pod["metadata"]["name"], manifests.signal_command(number))
+        if status:
+            raise ClusterError(f"{what} did not reach {name}: {said.decode(errors='replace').strip()[:300]}")
+
+    # -- what the thread asks ------------------------------------------------------------------------------------
+
+    def _read_elements(self) -> dict[str, list[Element]]:
+        """Jobs before pods: then a Job that has ended has a pod that has, too."""
+        jobs, _ = self._api().list(self._jobs(), manifests.SELECTOR)
+        pods, _ = self._api().list(self._pods(), manifests.SELECTOR)
+        found = parse.elements(jobs, pods)
+        for job_id, over in self._over.items():
+            found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())
+        return found
+
+    def _read_nodes(self) -> dict[str, ReportedNode]:
+        if time.monotonic() < self._nodes_again_s:
+            return self.nodes
+        try:
+            self._node_items, _ = self._api().list(NODES)
+        except ApiError as error:
+            if error.status == FORBIDDEN:  # jobs run all the same
+                self._nodes_again_s = time.monotonic() + FORBIDDEN_S
+            raise
+        return parse.nodes(self._node_items)
+
+    def _read_ends(self, elements: Sequence[Element]) -> dict[str, Element]:
+        """Jobs that are gone were deleted: by somebody else, or an hour after their end."""
+        found = {}
+        for one in elements:
+            over = self._over.get(one.job, {}).get(one.name)
+            told = parse.DELETED, one.node, "its Job is gone: it was deleted, or ended long ago", one.job, one.part
+            found[one.name] = over or parse.element(one.name, *told) or one
+        return found
+
+    def _is_away(self, error: ClusterError) -> bool:
+        return not isinstance(error, ApiError) or error.status in BUSY
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _api(self) -> Api:
+        if self._connected is None:
+            self._connected = self._connect(self._options)
+        return self._connected
+
+    def _jobs(self) -> str:
+        return f"/apis/batch/v1/namespaces/{self._api().namespace}/jobs"
+
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self._api().namespace}/pods"
