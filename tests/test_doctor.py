@@ -219,17 +219,17 @@ def test_half_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_cluster_of_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(path))
-    assert machine_parts.kubernetes().verdict == SKIPPED
+    assert named(list(machine_parts.schedulers()))["kubernetes"].verdict == SKIPPED
     path.write_text("{")
-    assert machine_parts.kubernetes().verdict == FAILED
+    assert named(list(machine_parts.schedulers()))["kubernetes"].verdict == FAILED
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"https://127.0.0.1:{server.getsockname()[1]}"
         context = {"name": "a", "context": {"cluster": "b", "user": "c"}}
         about = {"clusters": [{"name": "b", "cluster": {"server": address}}], "contexts": [context]}
         about |= {"users": [{"name": "c", "user": {"token": "secret"}}], "current-context": "a"}
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **about}))
-        assert machine_parts.kubernetes().verdict == PASSED
-    found = machine_parts.kubernetes()
+        assert named(list(machine_parts.schedulers()))["kubernetes"].verdict == PASSED
+    found = named(list(machine_parts.schedulers()))["kubernetes"]
     assert found.verdict == FAILED and f"{address} cannot be reached" in found.sentence and "secret" not in str(found)
 
 

@@ -69,6 +69,9 @@ class Backend(Protocol):
     def refusal(self, options: Mapping[str, str], store: str) -> str:
         """Why a job with these options and the store in this directory cannot run, as a sentence; "" where it can."""
 
+    def answer(self, limit_s: float) -> str:
+        """Ask it for a sign of life; what it says, as the rest of a sentence after its title. Raises ClusterError."""
+
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Node -> (state, why) of all nodes that a job with these options may get. Raises ClusterError."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ...core.backend_options import pairs
 from ...core.errors import ClusterError
@@ -34,6 +36,22 @@ class KubernetesBackend:
         except ClusterError as error:
             return str(error)
         return not_shared(options, [store]) if store else ""
+
+    def answer(self, limit_s: float) -> str:
+        access = read_access()
+        server = urlsplit(access.server)
+        if access.proxy:
+            return f"is reached through a proxy: `jupyter hyperpod setup check` asks {access.server}"
+        try:
+            place = server.hostname or "", server.port or 443
+            socket.create_connection(place, timeout=limit_s).close()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ClusterError(
+                f"{access.server} cannot be reached: {why}; log in to its network (VPN), or ask who runs the cluster "
+                "whether its address has changed"
+            ) from error
+        return f"accepts connections at {access.server}; `jupyter hyperpod setup check` looks at rights"
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         wanted = pairs(options.get("selector", ""))

@@ -28,6 +28,9 @@ class LocalBackend:
     def refusal(self, options: Mapping[str, str], store: str) -> str:
         return ""
 
+    def answer(self, limit_s: float) -> str:
+        return "is this machine"
+
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Nothing: the cluster's journal has its nodes."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...core.units import plural
 from ..base import Backend, Remedies, Scheduler
 from ..types import Capabilities, Surroundings
 from . import commands, remedies
@@ -24,6 +25,9 @@ class SlurmBackend:
 
     def refusal(self, options: Mapping[str, str], store: str) -> str:
         return ""
+
+    def answer(self, limit_s: float) -> str:
+        return f"answers, with {plural(len(self.node_states({})), 'node')}"
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         return commands.node_states(options.get("partition", ""))

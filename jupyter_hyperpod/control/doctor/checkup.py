@@ -27,7 +27,6 @@ def checkup(store: Store, say: Say = lambda text: None) -> Iterator[Row]:
     yield machine_parts.addresses()
     say("asking the schedulers")
     yield from machine_parts.schedulers()
-    yield machine_parts.kubernetes()
     say("importing torch")
     yield jupyter_parts.torch()
     yield machine_parts.descriptors()

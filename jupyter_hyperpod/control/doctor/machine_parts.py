@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from ...backends import load
 from ...core.backends import BACKENDS
@@ -146,36 +145,12 @@ def schedulers() -> Iterator[Row]:
             yield _lacking(name, problem)
             continue
         try:
-            states = backend.node_states({})
+            said = backend.answer(ANSWER_S)
         except HyperpodError as error:
             mend = f"see what it says there; without {backend.title} use --backend local"
             yield Row(name, FAILED, f"{backend.title} does not answer: {error}", mend)
             continue
-        yield Row(name, PASSED, f"{backend.title} answers, with {plural(len(states), 'node')}")
-
-
-def kubernetes() -> Row:
-    """Whether a cluster of Kubernetes that a kubeconfig names, or that this pod is in, can be reached."""
-    from ...backends.kubernetes.kubeconfig import ACCOUNT, kubeconfig_files, read_access
-
-    name, remedy = "kubernetes", "ask who runs the cluster for a kubeconfig, or set KUBECONFIG to where it is"
-    files = kubeconfig_files(None, os.environ)
-    if not any(path.exists() for path in (*files, ACCOUNT)):
-        return Row(name, SKIPPED, f"not used from this machine: there is no {few(files)}")
-    try:
-        access = read_access()
-        server = urlsplit(access.server)
-        place = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
-    except (ClusterError, ValueError) as error:
-        return Row(name, FAILED, str(error), remedy)
-    if access.proxy:
-        return Row(name, SKIPPED, f"{access.server} is reached through a proxy: `jupyter hyperpod setup check` asks it")
-    try:
-        socket.create_connection(place, timeout=ANSWER_S).close()
-    except OSError as error:
-        remedy = "log in to its network (VPN), or ask who runs the cluster whether its address has changed"
-        return Row(name, FAILED, f"{access.server} cannot be reached: {error.strerror or error}", remedy)
-    return Row(name, PASSED, f"{access.server} accepts connections; `jupyter hyperpod setup check` looks at rights")
+        yield Row(name, PASSED, f"{backend.title} {said}")
 
 
 def _lacking(name: str, problem: str) -> Row:
