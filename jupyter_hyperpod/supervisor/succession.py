@@ -46,9 +46,10 @@ class Succession:
         """What people read of a turn that has begun."""
         return f"{self._host} took over from {self.before}" if self.before else ANSWERS
 
-    def try_to_take(self, now_s: float, at_once: bool = False) -> bool:
+    def try_to_take(self, now_s: float, at_once: bool = False, asked: bool = True) -> bool:
         """Take a turn if no other host has one; ``at_once``: even where another host is alive. Raises StoreError.
 
+        ``asked``: then, whether that host is asked to hand over; not where it is known to be dead.
         Call it several times per second: it takes `LEASE_S` until another host counts as lost.
         """
         record = host_lease.read(self._store)
@@ -66,7 +67,7 @@ class Succession:
                 return False
             turn += 1  # the process that claimed it has ended before it wrote the record
         self.turn, self.before = turn, record.host if record is not None and other else ""
-        self.asked = at_once and self.before != ""
+        self.asked = at_once and asked and self.before != ""
         self._write(now_s)
         host_lease.forget_claims(self._store, turn)
         return True
@@ -117,11 +118,10 @@ def take_turn(store: Store, place: str, take_over: bool = False) -> Succession:
     if not take_over and (host := host_lease.served_by(store)):
         raise ServedElsewhere(f"the supervisor of {store.root} is on {host}")
     until_s = time.monotonic() + 2 * LEASE_S
-    while not succession.try_to_take(time.monotonic(), at_once=True):  # the record has stood still for `LEASE_S`
+    while not succession.try_to_take(time.monotonic(), at_once=True, asked=take_over):  # or it is not alive
         if time.monotonic() > until_s:
             raise ServedElsewhere(f"another host is taking over {store.root} at this moment")
         time.sleep(host_lease.LOOK_S)
-    succession.asked = take_over and succession.before != ""
     return succession
 
 
