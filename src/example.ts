@@ -28,6 +28,9 @@ with hp.Session(model, optimizer, data, global_batch=32, micro_batch=4, seed=0) 
         print(f"loss {loss:.3f}, state {session.digest()[:12]}")
 `;
 
+/** The place of `CELL` in the notebook. */
+export const CELL_INDEX = 2;
+
 /** The notebook, with Jupyter's default kernel. */
 export function exampleNotebook(
   kernel: { name: string; display_name: string } | null,
@@ -53,7 +56,9 @@ export function exampleNotebook(
         'markdown',
         'what',
         trans.__(
-          '# A first cell on the cluster\n\nIt trains on four nodes, which are processes of this machine; the first job starts them. Run the cells from top to bottom, then look at the panel on the left.'
+          '# A first cell on the cluster\n\nIt trains on four nodes, which are processes of this machine; the first job starts them. Run the cell that begins with %1, then look at the panel on the left. JupyterLab needs no %2, other places do. The button **Run on cluster** in the toolbar writes such a line for any cell.',
+          '`%%hyperpod`',
+          '`%load_ext`'
         )
       ),
       cell('code', 'load', LOAD),

@@ -13,7 +13,7 @@ import {
   IFileBrowserFactory
 } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
-import { INotebookTracker } from '@jupyterlab/notebook';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ServerConnection } from '@jupyterlab/services';
@@ -32,7 +32,7 @@ import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
 import type { MountDrive } from './drive';
-import { exampleNotebook } from './example';
+import { CELL_INDEX, exampleNotebook } from './example';
 import { mountBrowser, mountDrive, showMount, yieldTo } from './files';
 import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
@@ -91,7 +91,7 @@ const core: JupyterFrontEndPlugin<IShared> = {
   }
 };
 
-/** Write the example into the file browser's directory, and open it. */
+/** Write the example into the file browser's directory, and open it at its training cell. */
 async function openExample(
   { commands, serviceManager }: JupyterFrontEnd,
   trans: TranslationBundle,
@@ -112,7 +112,14 @@ async function openExample(
     format: 'json',
     content: exampleNotebook(kernel, trans)
   });
-  await commands.execute('docmanager:open', { path, factory: 'Notebook' });
+  const opened: unknown = await commands.execute('docmanager:open', {
+    path,
+    factory: 'Notebook'
+  });
+  if (opened instanceof NotebookPanel) {
+    await opened.revealed;
+    opened.content.activeCellIndex = CELL_INDEX; // what the run button runs
+  }
 }
 
 async function followSettings(

@@ -3,7 +3,7 @@ import { join } from 'path';
 
 import { nullTranslator } from '@jupyterlab/translation';
 
-import { CELL, exampleNotebook, LOAD } from '../example';
+import { CELL, CELL_INDEX, exampleNotebook, LOAD } from '../example';
 
 const README = readFileSync(join(__dirname, '../../README.md'), 'utf8');
 
@@ -23,5 +23,7 @@ it('is a whole notebook, with the kernel that Jupyter would choose', () => {
     LOAD,
     '%%hyperpod --nodes 4 --elastic 2:4 --name first'
   ]);
+  expect(notebook.cells[0].source).toContain('`%%hyperpod`');
+  expect(notebook.cells[CELL_INDEX].source).toBe(CELL.trimEnd());
   expect((exampleNotebook(null, trans) as any).metadata).toEqual({});
 });

@@ -64,6 +64,7 @@ export class ClusterCells {
     }
     await actions.remember(kept(answer.choice));
     await this._ensureCluster(answer);
+    await kernelOf(panel); // before it is there, JupyterLab runs nothing
     const cell = place(material, answer);
     const notebook = panel.content;
     notebook.activeCellIndex = notebook.widgets.indexOf(cell);

@@ -182,7 +182,7 @@ export function More(props: {
           label={trans.__('Other options')}
           value={choice.other}
           placeholder={EXAMPLE}
-          help={trans.__('As on the line; %%hyperpod? lists them.')}
+          help={trans.__('As on the line; %1 lists them.', '%%hyperpod?')}
           onChange={other => change({ other })}
         />
       </div>

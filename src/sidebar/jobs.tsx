@@ -14,7 +14,6 @@ import {
   placeText
 } from '../components/parts';
 import { failureOf, progress, traffic } from '../derive';
-import { LOAD } from '../example';
 import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
@@ -74,7 +73,7 @@ export function JobsSection(): JSX.Element {
   );
 }
 
-/** The hint without jobs: the two lines that start one, and a button for the example notebook. */
+/** The hint without jobs: the two ways to start one, and a button for the example notebook. */
 function Empty(): JSX.Element {
   const { model, actions, trans } = useShared();
   if (!model.jobsKnown) {
@@ -83,9 +82,9 @@ function Empty(): JSX.Element {
   return (
     <div className="jp-Hp-start">
       <p className="jp-Hp-quiet">
-        {trans.__('No jobs yet. Load the magics in a notebook:')}
-        <code>{LOAD}</code>
-        {trans.__('A cell that begins with this line is a job:')}
+        {trans.__(
+          'No jobs yet. The button "Run on cluster" of a notebook makes a job of a cell. So does a line at the top of the cell:'
+        )}
         <code>{BEGIN}</code>
       </p>
       <Button icon={notebookIcon} onClick={() => actions.openExample()}>

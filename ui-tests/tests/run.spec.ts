@@ -3,7 +3,14 @@
 import { IJupyterLabPageFixture } from '@jupyterlab/galata';
 import { Locator } from '@playwright/test';
 
-import { barriers, expect, openNotebook, picture, test } from './fixtures';
+import {
+  barriers,
+  expect,
+  openNotebook,
+  openPanel,
+  picture,
+  test
+} from './fixtures';
 
 test.use({ suite: 'run' });
 
@@ -31,6 +38,26 @@ async function openForm(page: IJupyterLabPageFixture): Promise<Locator> {
   return form;
 }
 
+test('two clicks in an empty panel lead to the first job', async ({ page }) => {
+  await openPanel(page);
+  const panel = page.locator('#jp-hyperpod-sidebar');
+  await picture(page, 'empty-panel');
+  expect(await barriers(page, '#jp-hyperpod-sidebar')).toEqual([]);
+  await panel.getByRole('button', { name: 'Open the example' }).click();
+  const cells = page.locator('.jp-Notebook .jp-CodeCell');
+  await expect(cells.last()).toHaveClass(/jp-mod-active/);
+  await expect(page.getByText('Python 3 (ipykernel) | Idle')).toBeVisible();
+  await page
+    .locator('.jp-NotebookPanel-toolbar [data-jp-item-name="run"]')
+    .click();
+  const card = cells.last().locator('.jp-Hp-card');
+  const runs = card.getByText(/^(Running|Succeeded)$/);
+  await expect(runs).toBeVisible({ timeout: 60_000 });
+  await expect(card.getByText('Succeeded')).toBeVisible({ timeout: 120_000 });
+  await expect(cells.last()).toContainText('state ');
+  await picture(page, 'example-done');
+});
+
 test('a plain cell becomes a job, and its line is in the notebook', async ({
   page,
   server
@@ -41,7 +68,9 @@ test('a plain cell becomes a job, and its line is in the notebook', async ({
   const run = form.getByRole('button', { name: 'Run', exact: true });
 
   await test.step('the form teaches', async () => {
-    await expect(form).toContainText('No cluster is running');
+    await expect(form).toContainText(
+      /4 of 4 nodes are free now|No cluster is running/
+    );
     await expect(line).toHaveText('%%hyperpod --nodes 4');
     await expect(form.getByLabel('Environment')).toHaveAttribute(
       'placeholder',

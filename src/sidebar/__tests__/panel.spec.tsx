@@ -242,10 +242,10 @@ describe('the switch “Break something”', () => {
 });
 
 describe('an empty panel', () => {
-  it('says the two lines that make a job, and opens the example', async () => {
+  it('says the two ways to make a job, and opens the example', async () => {
     const openExample = jest.fn(async () => undefined);
     draw(<JobsSection />, panel([], { openExample }));
-    expect(host.textContent).toContain('%load_ext jupyter_hyperpod');
+    expect(host.textContent).toContain('Run on cluster');
     expect(host.textContent).toContain('%%hyperpod');
     await click('.jp-Hp-start button');
     expect(openExample).toHaveBeenCalledTimes(1);
