@@ -66,8 +66,11 @@ class Backend(Protocol):
         ``isolated``: where each node is to have a network of its own.
         """
 
-    def refusal(self, options: Mapping[str, str], store: str) -> str:
-        """Why a job with these options and the store in this directory cannot run, as a sentence; "" where it can."""
+    def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
+        """Why a job with these options, the store in this directory and so many nodes to begin with can never run.
+
+        "" where it can, or where only others stand in its way.
+        """
 
     def answer(self, limit_s: float) -> str:
         """Ask it for a sign of life; what it says, as the rest of a sentence after its title. Raises ClusterError."""

@@ -62,7 +62,7 @@ def submit(
     check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
     checked = make_spec(fields, "")
-    if problem := load(checked.backend).refusal(checked.backend_options, str(store.root)):
+    if problem := load(checked.backend).refusal(checked.backend_options, str(store.root), checked.start_minimum):
         raise ClusterError(problem)
     if earlier is None:
         folders = [included.survey(folder) for folder in fields.get("include", ())]

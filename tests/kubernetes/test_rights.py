@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,9 @@ from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
 from jupyter_hyperpod.backends.kubernetes.rights import RIGHTS, Right
 from jupyter_hyperpod.backends.kubernetes.shortages import JobNeeds, Shortage, shortages
 from jupyter_hyperpod.cli import main
+from tests.kubernetes.conftest import Desk
 from tests.support.kubernetes import ADMIN, TEAM, USER, Testbed
+from tests.support.kubernetes.cluster import API
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 ACCOUNT = "runner"
@@ -182,3 +185,30 @@ def test_the_printed_role_is_accepted(network: Testbed, capsys: pytest.CaptureFi
         printed = capsys.readouterr().out
         done = network.kubectl("apply", "--dry-run=server", "-f", "-", text=printed)
         assert done.stdout.count("created (server dry run)") == (6 if "--remedies" in whom else 4)
+
+
+def test_a_job_that_could_never_run_is_refused_before_anything_is_created(desk: Desk, tmp_path: Path) -> None:
+    cell = tmp_path / "cell.py"
+    cell.write_text("print('never')")
+
+    def said(*options: str) -> str:
+        done = desk("submit", str(cell), *desk.options, *options, check=False)
+        assert done.returncode, done.stdout
+        return done.stderr
+
+    refused = said("--kubernetes", "namespace=default")
+    assert all(f"you may not {right.what} in the namespace default" in refused for right in RIGHTS if right.needed)
+    assert "setup role" in refused and "Traceback" not in refused
+    assert "there is no volume claim no-such" in said("--kubernetes", "claim=no-such:/data")
+    assert "Kueue, which would admit it, is not installed" in said("--kubernetes", "queue=no-such")
+    bed = desk.bed
+    bed.kubectl("create", "quota", "small", "-n", TEAM, "--hard=pods=2")
+    try:
+        bed.until(lambda: bool(bed.get("quota", "small", "-n", TEAM)["status"].get("hard")), "the quota is counted")
+        assert "3 nodes need 3 of pods, and the quota small is 2" in said("--nodes", "3")
+    finally:
+        bed.kubectl("delete", "quota", "small", "-n", TEAM)
+    with bed.without(API):
+        assert "cannot be reached" in said()
+    bed.until(bed._answers, "the API answers again")
+    assert bed.get("jobs", "-n", TEAM)["items"] == [] and json.loads(desk("list", "--json").stdout) == []

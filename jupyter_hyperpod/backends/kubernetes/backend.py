@@ -12,7 +12,7 @@ from ...core.backend_options import pairs
 from ...core.errors import ClusterError
 from ..base import Backend, Remedies, Scheduler
 from ..types import Capabilities, Surroundings
-from . import parse, remedies
+from . import inquiry, parse, remedies
 from .kubeconfig import kubeconfig_files, read_access
 from .runner import NODES, KubernetesRunner, connect, not_shared
 
@@ -30,12 +30,17 @@ class KubernetesBackend:
             return ""  # which of its contexts is meant, and whether it is in order, a job's options tell
         return self.refusal({}, "")
 
-    def refusal(self, options: Mapping[str, str], store: str) -> str:
+    def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         try:
-            read_access(options.get("context", ""))
+            if not store:
+                read_access(options.get("context", ""))
+                return ""
+            if problem := not_shared(options, [store]):
+                return problem
+            with connect(options) as api:
+                return inquiry.refusal_of(api, options, nodes)
         except ClusterError as error:
             return str(error)
-        return not_shared(options, [store]) if store else ""
 
     def answer(self, limit_s: float) -> str:
         access = read_access()

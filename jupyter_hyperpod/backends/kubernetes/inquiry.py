@@ -7,13 +7,37 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ...core.backend_options import pairs, shared_directories
 from .client import Api, ApiError
 from .rights import REVIEWS, RIGHTS, Right, review
-from .shortages import ClusterFacts, JobNeeds
+from .shortages import ClusterFacts, JobNeeds, shortages
 
 UNREADABLE = (401, 403)
 AT_ONCE = 6
 KUEUE = "kueue.x-k8s.io"
+
+
+def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds:
+    """What a job with these options asks of a cluster."""
+    return JobNeeds(
+        namespace,
+        max(nodes, 1),
+        pairs(options.get("resources", "")),
+        options.get("priority-class", ""),
+        options.get("elastic-priority-class", ""),
+        tuple(shared.claim for shared in shared_directories(options) if shared.claim),
+        options.get("queue", ""),
+    )
+
+
+def refusal_of(api: Api, options: Mapping[str, str], nodes: int) -> str:
+    """Everything for which a job with these options could never run, as sentences; "" where there is nothing.
+
+    Raises ClusterError where the API does not answer.
+    """
+    needs = needs_of(options, api.namespace, nodes)
+    facts = inquire(api, needs, rights=[right for right in RIGHTS if right.needed])
+    return ". ".join(str(shortage) for shortage in shortages(needs, facts) if shortage.fatal)
 
 
 def inquire(api: Api, wanted: JobNeeds, nodes: bool = False, rights: Sequence[Right] = RIGHTS) -> ClusterFacts:

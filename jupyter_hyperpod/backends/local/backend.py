@@ -25,7 +25,7 @@ class LocalBackend:
             return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
         return network.missing() if isolated else ""
 
-    def refusal(self, options: Mapping[str, str], store: str) -> str:
+    def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         return ""
 
     def answer(self, limit_s: float) -> str:

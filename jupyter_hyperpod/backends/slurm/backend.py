@@ -23,7 +23,7 @@ class SlurmBackend:
     def missing(self, isolated: bool = False) -> str:
         return commands.missing()
 
-    def refusal(self, options: Mapping[str, str], store: str) -> str:
+    def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         return ""
 
     def answer(self, limit_s: float) -> str:
