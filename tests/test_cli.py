@@ -294,7 +294,7 @@ BAD_SUBMISSIONS = {
     "not a number": (["--nodes", "two"], "invalid int value: 'two'"),
     "name with a path": (["--name", "../evil"], "job name '../evil' is not allowed"),
     "backend": (["--backend", "cloud"], "invalid choice: 'cloud'"),
-    "backend not there": (["--backend", "kubernetes"], "invalid choice: 'kubernetes'"),
+    "backend not there": (["--backend", "nomad"], "invalid choice: 'nomad'"),
     "env without value": (["--env", "NOT_SET_AT_ALL"], "NOT_SET_AT_ALL is not set in your environment"),
     "env name": (["--env", "A-B=1"], "expected NAME=VALUE, or NAME alone"),
     "priority": (["--priority", "99999"], "priority is 99999"),
