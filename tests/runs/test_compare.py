@@ -103,7 +103,7 @@ def test_what_differs_stands_side_by_side(store: Store) -> None:
 def test_digests_of_packages_are_compared_where_both_are_known(store: Store) -> None:
     known: list[dict[str, Any]] = [
         {"one": ["1", "aa", ""], "two": ["1", "aa", ""], "python": ["1", "aa", "git+x"]},
-        {"one": ["1", "", ""], "two": ["1", "bb", ""], "python": ["1", "aa", "git+x"]},
+        {"one": ["1", "", "editable /x"], "two": ["1", "bb", ""], "python": ["1", "aa", "git+x"]},
     ]
     jobs = [trained(store, "a", WHOLE) for _ in known]
     for job, packages in zip(jobs, known, strict=True):
@@ -112,6 +112,7 @@ def test_digests_of_packages_are_compared_where_both_are_known(store: Store) -> 
         (job.path / "fingerprint.json").write_text(json.dumps(found))
     _, record = told(store, *jobs)
     assert record["differences"]["packages"] == {"two": ["1 (aa)", "1 (bb)"]}
+    assert record["alike"]["packages"] == 2 and record["packages_alike_by_version_alone"] == 1
     assert "other files" in record["packages_may_change"]["two"]
     assert "other files" in harmless(compare_page(verbs.compared(store, [job.id for job in jobs]), "1")).text
     text = harmless(report_page(read(store, jobs[0].id), "1")).text

@@ -117,9 +117,9 @@ def _differences(found: JobComparison) -> Iterator[str]:
         differing, alike = found.differences[part], found.alike[part]
         if not differing and (not alike or part == "code"):
             continue  # the source is compared below
-        equal = f"{alike:,} equal" if alike else ""
+        equal = f"equal: {found.equal(part)}" if alike else ""
         if not differing:
-            yield f'<h3>{title}</h3><p class="faint">No difference, {equal}.</p>'
+            yield f'<h3>{title}</h3><p class="faint">No difference; {equal}.</p>'
             continue
         shown, changes = list(_rows(differing)), found.changes if part == "packages" else {}
         if changes:

@@ -122,16 +122,18 @@ class RunRecord:
             found |= {f"${name}": reference for name, reference in self.spec.env_from.items()}
         return {name: str(value) for name, value in found.items() if value}
 
-    def packages(self, without: Collection[str] = ()) -> dict[str, str]:
+    def packages(self, by_version: Collection[str] = ()) -> dict[str, str]:
         """Name -> version, a few characters of the digest of the files where it is known, and the origin.
 
-        ``without``: packages whose digest is left out.
+        ``by_version``: packages of which only the version is told.
         """
         found = fingerprints.packages_of(self.fingerprint)
-        files = {name: f"({one.content[:8]})" for name, one in found.items() if one.content and name not in without}
-        return {
-            name: " ".join(filter(None, [one.version, files.get(name, ""), one.origin])) for name, one in found.items()
+        more = {
+            name: [f"({one.content[:8]})" if one.content else "", one.origin]
+            for name, one in found.items()
+            if name not in by_version
         }
+        return {name: " ".join(filter(None, [one.version, *more.get(name, [])])) for name, one in found.items()}
 
 
 def read(store: Store, job_id: str, *, output: bool = True) -> RunRecord:

@@ -49,13 +49,15 @@ class Pair:
 class JobComparison:
     """``differences``: part (code, parameters, environment, packages) -> name -> value of each job, where they differ.
 
-    ``alike``: how many names of each part are equal. ``metrics``: name -> the last value of each job.
+    ``alike``: how many names of each part are equal; ``by_version``: of how many equal packages only the versions were
+    compared. ``metrics``: name -> the last value of each job.
     """
 
     records: Sequence[RunRecord]
     pairs: Sequence[Pair]
     differences: Mapping[str, Mapping[str, Sequence[str]]]
     alike: Mapping[str, int]
+    by_version: int
     metrics: Mapping[str, Sequence[str]]
 
     @property
@@ -64,6 +66,15 @@ class JobComparison:
         first, *others = (record.fingerprint for record in self.records)
         found = (one for other in others for one in parity.differences(first, other))
         return {one.name: one.change for one in found if one.kind in ("package", "files", "origin")}
+
+    def equal(self, part: str) -> str:
+        """How many names of this part are equal, such as ``207 (of 143 only the versions were compared)``."""
+        only = (
+            f" (of {self.by_version:,} only the versions were compared)"
+            if part == "packages" and self.by_version
+            else ""
+        )
+        return f"{self.alike[part]:,}{only}"
 
     def to_json(self) -> dict[str, Any]:
         """The comparison for programs."""
@@ -82,6 +93,7 @@ class JobComparison:
             ],
             "differences": {part: {n: list(v) for n, v in found.items()} for part, found in self.differences.items()},
             "alike": dict(self.alike),
+            "packages_alike_by_version_alone": self.by_version,
             "packages_may_change": self.changes,
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "curves": {name: _curves(self.records, name) for name in curve_names(self.records)},
@@ -111,7 +123,8 @@ def compare(records: Sequence[RunRecord]) -> JobComparison:
     differences, alike = {}, {}
     for part, known in parts.items():
         differences[part], alike[part] = _side_by_side(known)
-    return JobComparison(records, pairs, differences, alike, dict(_metrics(records)))
+    by_version = len(_known_by_version(records) - differences["packages"].keys())
+    return JobComparison(records, pairs, differences, alike, by_version, dict(_metrics(records)))
 
 
 def _sessions(first: RunRecord, other: RunRecord) -> Iterator[tuple[int, Decision[SameUntil]]]:
@@ -133,10 +146,15 @@ def _code(record: RunRecord) -> dict[str, str]:
 
 
 def _packages(records: Sequence[RunRecord]) -> list[Mapping[str, str]]:
-    """The packages of each; digests of files only where each job that has the package knows its own."""
+    """The packages of each; files and origins only where each job that has the package knows its own."""
+    unknown = _known_by_version(records)
+    return [record.packages(by_version=unknown) for record in records]
+
+
+def _known_by_version(records: Sequence[RunRecord]) -> set[str]:
+    """Packages of whose files one of the jobs knows nothing: a submission takes only a moment to look at them."""
     known = [packages_of(record.fingerprint) for record in records]
-    unknown = {name for found in known for name, one in found.items() if not one.content}
-    return [record.packages(without=unknown) for record in records]
+    return {name for found in known for name, one in found.items() if not one.content}
 
 
 def _side_by_side(known: Sequence[Mapping[str, str]]) -> tuple[dict[str, list[str]], int]:
@@ -204,6 +222,6 @@ def lines(found: JobComparison) -> Iterator[str]:
     """The comparison for a terminal, without its tables."""
     for pair in found.pairs:
         yield f"{pair.sentence}."
-    same = [f"{part} {count:,}" for part, count in found.alike.items() if count]
+    same = [f"{part} {found.equal(part)}" for part, count in found.alike.items() if count]
     if same:
         yield f"equal: {', '.join(same)}"
