@@ -30,8 +30,8 @@ class MemberState:
 
     ``step``: steps applied to its state; None for a newcomer without state. ``nodes``: sums of finished
     micro-batches of step ``step + 1``. ``history``: the number of last steps whose reduced gradient it still has.
-    ``digest``: of the state that its cell has built, "" on a newcomer. ``checkpoints``: (step, token) of the durable
-    checkpoints that a member without state could load. ``statement``: checksums of its state, if checked.
+    ``digest``: of the state that its cell has built. ``checkpoints``: (step, token) of the durable checkpoints that a
+    member without state could load. ``statement``: the checksums of its state, where they are checked.
     ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
     a newcomer, whose cell does not run what belongs to steps that it missed. ``aside``: its cell is in the middle of
     what follows a step, so it cannot give newcomers what belongs to a place between two steps. ``begun``: the
@@ -254,13 +254,9 @@ def _load(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recove
 def _begin(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
-    first, ranks = reports[0].digest, range(1, len(reports))
-    differing = tuple(rank for rank in ranks if not first or reports[rank].digest != first)
-    known = [rank for rank in differing if first and reports[rank].digest]
+    differing = tuple(rank for rank, report in enumerate(reports) if report.digest != reports[0].digest)
     reason = "all members start from the same state"
-    if known:
-        reason = f"a different initial state was built by {plural(len(known), 'member')}: all take that of rank 0"
-    elif differing:
-        reason = f"all members start from the state of rank 0, which {plural(len(differing), 'member')} get from it"
+    if differing:
+        reason = f"a different initial state was built by {plural(len(differing), 'member')}: all take that of rank 0"
     holdings = holdings_of(nobody, shares, micro_batches)
     return Decision(RecoveryPlan(0, (0,), (), differing, nobody, shares, holdings), reason)

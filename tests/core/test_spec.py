@@ -24,21 +24,26 @@ DIGEST = "0" * 64
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
 
 
+NEEDED = {"kubernetes": {"image": "team/train:3", "host-path": "/data"}}
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> JobSpec:
     low, nodes, high = sorted(draw(st.lists(st.integers(1, MAX_NODES), min_size=3, max_size=3)))
     sizes = tuple(sorted({low, nodes, high}))
+    backend = draw(st.sampled_from(sorted(BACKENDS)))
     return JobSpec(
         name=draw(names),
         cell_digest=DIGEST,
         nodes=nodes,
         elastic=draw(st.sampled_from([None, ElasticRange(low, high), ElasticRange(low, high, sizes)])),
-        backend=draw(st.sampled_from(sorted(BACKENDS))),
+        backend=backend,
         priority=draw(st.integers(-1000, 1000)),
         spares=draw(st.integers(0, 8)),
         env=draw(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.just("välue"), max_size=3)),
         hang_timeout_s=draw(st.floats(0.1, 1e4)),
         mounts=draw(st.just(()) | st.just((MountSpec("shared", "/a", "/b", True),))),
+        **({backend: NEEDED[backend]} if backend in NEEDED else {}),
     )
 
 

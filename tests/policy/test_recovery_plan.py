@@ -81,14 +81,6 @@ def test_a_run_begins_from_one_state(count: int, digests: list[str]) -> None:
     assert ("different initial state" in decision.reason) == bool(decision.value.fresh)
 
 
-@given(st.lists(st.sampled_from(["", "a"]), min_size=1, max_size=6))
-def test_what_newcomers_have_built_is_not_known_and_never_taken_for_the_same(digests: list[str]) -> None:
-    decision = plan([MemberState(None, digest=digest) for digest in digests], 8)
-    same = {rank for rank, digest in enumerate(digests) if digest and digest == digests[0]}
-    assert decision.value.fresh == tuple(sorted({*range(1, len(digests))} - same))
-    assert ("which" in decision.reason) == bool(decision.value.fresh)
-
-
 def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
     found = [
         MemberState(5, ((0, 2),), 1),

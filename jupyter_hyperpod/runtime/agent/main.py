@@ -28,7 +28,6 @@ from ..protocol.codec import Message, Process
 from ..protocol.dispatch import handlers, handles
 from ..sidecars import health_agent
 from ..worker import main as worker
-from ..worker import warmup
 from .coordinator_link import CoordinatorLink, unregister
 from .replica_processes import ReplicaProcesses, import_ahead
 from .throttle import Throttle
@@ -382,7 +381,6 @@ def main() -> int:
     context = Context.from_environment()
     go_on_with(context.job, __name__, context.node)
     import_ahead("numpy", "torch")
-    warmup.before_forks(context.cell)
     return Agent(context).run()
 
 

@@ -51,7 +51,7 @@ class Resync:
         self.redone = 0
         self.over: SessionEnd | None = None  # this session was over when this member came
         self.transfer = StateTransfer(group, state, gradients)
-        self._initial_digest = ""  # digest of the state that the cell built; "" on a newcomer
+        self._initial_digest = ""  # digest of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
         self._partial = False  # the state is a snapshot, without what the cells of members carry
@@ -119,7 +119,7 @@ class Resync:
     def held(self) -> MemberState:
         """What this member has computed: see policy.recovery.MemberState."""
         nodes = tuple(self._gradients.finished.nodes)
-        if self._state.step is None and not self._group.newcomer:  # what a newcomer has built is never gone on with
+        if self._state.step is None:
             self._initial_digest = self._initial_digest or self._state.digest()
         aside = self._group.aside
         found, kept = None if aside else self._integrity.statement(), len(self._gradients.history)
