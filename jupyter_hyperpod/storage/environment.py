@@ -25,6 +25,8 @@ READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "ATEN_
     *("OPENBLAS_", "MKL_", "KMP_", "GOMP_", "OMP_DYNAMIC", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE"),
     *("OMP_STACKSIZE", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY"),
 )
+# of these, what decides which kernels compute, and so the last bits of results
+CHOOSES_KERNELS = ("ATEN_", "DNNL_", "MKL_", "NPY_", "ONEDNN_", "OPENBLAS_")
 HASH_SEED = "0"
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
 MOST_BYTES = 1 << 20  # of a value in a file
@@ -88,6 +90,11 @@ def _in_environment(name: str) -> str:
 
 
 _FETCH: dict[str, Callable[[str], str]] = {"file": _in_file, "env": _in_environment}
+
+
+def kernel_choices() -> dict[str, str]:
+    """The variables of this process that libraries read once to choose their kernels."""
+    return {name: value for name, value in os.environ.items() if name.startswith(CHOOSES_KERNELS)}
 
 
 def begin_with(job: JobStore, node: str = "") -> None:

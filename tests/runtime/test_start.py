@@ -80,3 +80,14 @@ def test_a_start_that_trains_or_comes_late_is_refused() -> None:
             next(session.steps(2))
         with pytest.raises(TrainingError, match="after the first step"):
             session.on_start(halve)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["in_the_cell", "of_the_job"])
+def test_a_variable_that_chooses_kernels_comes_too_late_in_a_cell(job: Submit, early: bool) -> None:
+    """MKL reads it at its first multiplication, which a warm process has done before the cell begins."""
+    env = {"PAUSE_S": "0"} | ({"MKL_CBWR": "COMPATIBLE"} if early else {})
+    source = "import os\nos.environ['MKL_CBWR'] = 'COMPATIBLE'\n" + TRAIN
+    run = job(source, nodes=2, env=env)
+    run.finish()
+    said = [event.data["text"] for event in run.of_kind("warning.raised")]
+    assert any("sets MKL_CBWR" in text and "--env MKL_CBWR=…" in text for text in said) is not early, said

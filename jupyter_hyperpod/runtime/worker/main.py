@@ -16,6 +16,7 @@ from typing import Any
 from ...core.errors import Fenced, NotFound, StoreError
 from ...policy import parity
 from ...storage import values
+from ...storage.environment import kernel_choices
 from ...storage.fingerprint import record as fingerprint
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
@@ -53,6 +54,7 @@ class Worker:
     unfinished: str = ""  # why no session may begin now: see open_session
     loop_line: int = 0  # of the session that began last
     place: ReplicaRank = field(default_factory=ReplicaRank)
+    kernel_choices: Mapping[str, str] = field(default_factory=dict)  # variables, when the cell began
     inbox: list[Message] = field(default_factory=list)
     reporter: JournalWriter | None = None
 
@@ -150,6 +152,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     cell_source = Path(context.cell).read_text()
     if not context.spec.script:
         spawned.begin(cell_source, context.job.path)
+    me.kernel_choices = kernel_choices()
     outcome = cell.run(cell_source, context.spec, me.is_first, context.job.path)
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
