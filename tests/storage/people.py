@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
@@ -71,6 +72,7 @@ def make_job(store: Store, name: str) -> str:
     )
     with event_writer(job.events, "control") as journal:
         journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
+    record.leave(job.path, {"v": 1, "python": {"version": "3.11"}, "packages": {"torch": ["2.0", "", ""]}})
     FoldedJournal(job).save()
     return job.id
 

@@ -33,7 +33,7 @@ OPERATORS = {OWNER, OPERATOR}
 NOBODY_ELSE = set[int]()  # the owner's own verbs are tried by all others only: for the owner they have their own tests
 ALL = {OWNER, OPERATOR, READER, STRANGER}
 
-# JOB, FILE and NODE stand for those of the test
+# JOB, FILE and NODE stand for those of the test, REPORT for a file that everybody may write
 TABLE: dict[str, set[int]] = {
     **dict.fromkeys(
         (
@@ -42,6 +42,8 @@ TABLE: dict[str, set[int]] = {
             "logs JOB",
             "events JOB",
             "audit JOB",
+            "report JOB -o REPORT",
+            "compare first second",
             "metrics",
             "nodes list",
             "nodes describe NODE",
@@ -61,6 +63,8 @@ TABLE: dict[str, set[int]] = {
             "submit FILE",
             "rerun JOB",
             "delete JOB",
+            "tag JOB --add mine",
+            *(f"env {action} JOB" for action in ("show", "diff", "lock", "replay")),
             "prune --older-than 0s",
             f"share {READERS}",
             "share --private",
@@ -95,6 +99,9 @@ TABLE: dict[str, set[int]] = {
 }
 ELSEWHERE = {
     "bench": "it measures in stores that it makes",
+    "doctor": "it looks at an installation; its row of the store is tried in tests/test_doctor.py",
+    "setup check": "it asks a Kubernetes cluster, where it may be asked",
+    "setup role": "it prints a part of the product",
     "recipe list": "recipes are part of the product",
     "recipe show": "recipes are part of the product",
     "recipe render": "recipes are part of the product",
@@ -161,7 +168,9 @@ def test_each_verb_for_each_role(shared: JobStore, which: str, row: str) -> None
     file.chmod(0o644)
     job = shared if which == "first" else second(shared)
     as_user(OWNER, lambda: run_nowhere(root, job))
-    stand_for = {"JOB": job.id, "FILE": str(file), "NODE": "node-1"}
+    (place := root.parent / "reports").mkdir(exist_ok=True)
+    place.chmod(0o777)
+    stand_for = {"JOB": job.id, "FILE": str(file), "NODE": "node-1", "REPORT": str(place / "run.html")}
     words = [stand_for.get(word, word) for word in row.split()]
     before = modes(root)
     for uid in (STRANGER, READER, OPERATOR, *((OWNER,) if may else ())):

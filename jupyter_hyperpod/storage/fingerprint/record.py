@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import NotFound, StoreError
+from ...system.users import user_name
 from ..store import Store
 from . import machine
 from .distributions import Distribution, RecordCache, installed, normal
@@ -123,7 +124,8 @@ def leave(job: Path, found: Mapping[str, Any]) -> None:
 def of_job(job: Path) -> Fingerprint:
     """The fingerprint with which a job was submitted. Raises NotFound without one, StoreError where it is private."""
     if (job / FILE).exists() and not os.access(job / FILE, os.R_OK, effective_ids=True):
-        raise StoreError(f"only the owner of {job.name} may read in which environment it was submitted")
+        owner = user_name((job / FILE).stat().st_uid)
+        raise StoreError(f"only {owner} may read in which environment {job.name} was submitted, as its owner")
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(_begin(job / FILE))
         if isinstance(found, dict) and isinstance(found.get("packages"), dict):
