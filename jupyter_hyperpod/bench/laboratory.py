@@ -153,10 +153,10 @@ class Observer:
         return [event for event in self.events if event.kind == kind]
 
     def spare_is_ready(self) -> bool:
-        """A worker waits at its session, warm, for a place."""
+        """A worker waits at its session, warm, for a place; one that had a place, and left, does not."""
         self.read()
         taken = {event.data["member"] for event in self.of_kind("member.lost")}
-        taken |= {member["member"] for member in self.view["members"]}
+        taken |= {member["member"] for event in self.of_kind("generation.formed") for member in event.data["members"]}
         return any(event.data["member"] not in taken for event in self.of_kind("member.ready"))
 
     def losses(self) -> dict[int, str]:
