@@ -20,6 +20,7 @@ from jupyter_hyperpod.control.parity import environment_verbs, requirements
 from jupyter_hyperpod.control.parity.replay import replay
 from jupyter_hyperpod.core.errors import NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.notebook.arguments import parse, verb_parser
 from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests import wheels
@@ -107,6 +108,21 @@ def test_a_job_is_shown_compared_and_locked(
 def test_bad_use_is_a_sentence(store: Store, words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises((SpecError, NotFound), match=sentence):
         asked(store, *words)
+
+
+def test_options_may_stand_between_the_words(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_with(store, fingerprint(tmp_path / "site", FEW, monkeypatch))
+    for words in (["show", "--all", job.id], ["lock", "--json", job.id], ["diff", "--json", job.id, job.id]):
+        assert main(["env", *words]) == 0
+        assert "tiny-1" in (said := capsys.readouterr().out) or '"same": true' in said
+    assert main(["env", "diff", job.id, "--json", job.id]) == 0
+    assert json.loads(capsys.readouterr().out)["here"] == job.id
+    with pytest.raises(SystemExit):
+        main(["env", "diff", "--jsn", job.id])
+    assert "unrecognized arguments: --jsn (did you mean --json?)" in capsys.readouterr().err
+    assert parse(verb_parser(), f"env show --all {job.id}").job == job.id
 
 
 def test_the_last_job_of_a_notebook_is_meant(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

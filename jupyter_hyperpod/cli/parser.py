@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from ..control import housekeeping, mounting, nodes
 from ..control.doctor import checkup
-from ..control.option_parser import explained, help_format
+from ..control.option_parser import explained, help_format, placed
 from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
 from ..control.runs import verbs as runs
@@ -44,9 +44,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Verb(_Parser):
-    """One verb. Its settings may be before and after its options; argparse alone would refuse the latter."""
+    """One verb. Its words may be before and after its options; argparse alone would refuse the latter."""
 
-    takes_settings = False
     takes_arguments = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -62,12 +61,7 @@ class _Verb(_Parser):
 
     def _parse(self, args: list[str], namespace: Any) -> Any:
         found, left = super().parse_known_args(args, namespace)
-        if self.takes_settings:
-            try:
-                found.options = [*found.options, *(_setting(word) for word in left if not word.startswith("-"))]
-            except argparse.ArgumentTypeError as error:
-                self.error(f"argument OPTION=VALUE: {error}")
-            left = [word for word in left if word.startswith("-")]
+        left = placed(self, found, left)
         if left:  # here, because the parser of all verbs does not know this verb's options
             said = explained(f"unrecognized arguments: {' '.join(left)}", list(self._option_string_actions))
             behind = "; the file's own arguments stand behind --" if self.takes_arguments else ""
@@ -198,7 +192,6 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
     bench.add_argument(
         "options", type=_setting, nargs="*", metavar="OPTION=VALUE", help="settings of this benchmark, e.g. members=4"
     )
-    bench.takes_settings = True
     bench.add_argument("--runs", type=int, metavar="N", help="repetitions (default: the benchmark's own)")
     bench.add_argument(
         "--peers",

@@ -38,6 +38,11 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words and options in any order."""
+        found, left = super().parse_known_args(args, namespace)
+        return found, placed(self, found, left)
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise instead of exiting: HelpShown after help, SpecError after anything else."""
         if status == 0:
@@ -48,6 +53,29 @@ class Parser(argparse.ArgumentParser):
         """Raise SpecError with the nearest option that exists."""
         problem = explained(message, list(self._option_string_actions))
         raise SpecError(f"{self.prog}: {problem}; --help shows the options")
+
+
+def placed(parser: argparse.ArgumentParser, found: argparse.Namespace, left: Sequence[str]) -> list[str]:
+    """Give words that stand behind an option to the positionals that may be absent or longer; return what is left.
+
+    argparse alone takes such a positional as absent when it meets the first option.
+    """
+    rest, words = list(left), [word for word in left if not word.startswith("-")]
+    for action in parser._actions if words else ():
+        given, taken = getattr(found, action.dest, None), words[:1] if action.nargs == "?" else words
+        if action.option_strings or action.nargs not in ("?", "*", "+") or not taken:
+            continue
+        if action.nargs == "?" and (given != action.default or taken[0] not in (action.choices or taken)):
+            continue
+        try:
+            value = parser._get_values(action, list(taken))
+        except argparse.ArgumentError as error:
+            parser.error(str(error))
+        setattr(found, action.dest, value if action.nargs == "?" else [*(given or ()), *value])
+        words = words[len(taken) :]
+        for word in taken:
+            rest.remove(word)
+    return rest
 
 
 def env_pair(text: str) -> tuple[str, str | EnvReference]:
