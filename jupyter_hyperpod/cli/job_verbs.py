@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from ..control.verb_options import aimed_at, fault_aim, log_choice, tail
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
+from ..storage import room
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import Store
 from .terminal import Terminal
@@ -82,12 +84,22 @@ def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     lines = [f"{plural(older, 'older job')} not shown; `jupyter hyperpod list --all` shows them"] if older else []
     if hidden := len(tagged) - len(views):
         lines.append(f"{plural(hidden, 'archived job')} not shown; `jupyter hyperpod list --archived` shows them")
+    _say_full(store, every, terminal)
     return terminal.answer(options, record, report.jobs_table(shown).render(terminal.paint), *lines)
+
+
+def _say_full(store: Store, views: list[View], terminal: Terminal) -> None:
+    """Warn where what is shown may be old, because the disk has no room for journals."""
+    if problem := room.full(store.root):
+        newest_s = max((view["updated_s"] or 0.0 for view in views), default=0.0)
+        since = f"; the newest entry is of {time.strftime('%F %T', time.localtime(newest_s))}" if newest_s else ""
+        terminal.note(f"warning: {problem}{since}; what is shown may be old; {room.ADVICE}")
 
 
 def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     view = jobs.job_view(store, job_id)
+    _say_full(store, [view], terminal)
     words = report.describe_lines(view, terminal.paint, lookup.references(store, job_id))
     return terminal.answer(options, view, words)
 

@@ -26,7 +26,7 @@ from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import View, new_job_view
 from ..mounts import table
-from ..storage import included
+from ..storage import included, room
 from ..storage.fingerprint import record
 from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
@@ -315,9 +315,19 @@ def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], ident
     more = {} if place == commands else {"job": view["id"]}  # so that it passes for no other job's
     if more:
         _check_member(kind, {**data, **more}, person(identity))
-    with command_writer(place, "control") as journal:
-        by = replace(person(identity), uid=journal.owner())
-        journal.append(kind, {**data, **more, "by": by.to_json()}, durable=True)
+    try:
+        with command_writer(place, "control") as journal:
+            by = replace(person(identity), uid=journal.owner())
+            journal.append(kind, {**data, **more, "by": by.to_json()}, durable=True)
+    except StoreError as error:
+        if not room.is_full(error):
+            raise
+        asked = {**data, **more, "by": person(identity).to_json()}
+        if more or not room.write_command(store.root, place, "control", kind, asked):
+            raise StoreError(f"{error}; {room.ADVICE}") from error
+    else:
+        if not more:
+            room.keep_room(store.root)
     with suppress(ClusterError):
         cluster.poke(store, view["id"])
 

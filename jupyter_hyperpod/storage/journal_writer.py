@@ -22,6 +22,7 @@ from ..core.errors import ProtocolError, StoreError
 from ..core.events import WAITING_SAMPLES, Event
 from ..core.units import plural
 from .journal import RecordWriter, event_writer
+from .room import write_event
 from .segments import SEGMENT_BYTES
 
 FACTS_LIMIT_BYTES = 64 << 20
@@ -105,6 +106,19 @@ class JournalWriter:
                 self._drop_samples(SAMPLES_LIMIT_BYTES // 2)  # down to half the limit, so that this is rare
             self._say_if_crowded()
         return written
+
+    def write_end(self, root: Path, kind: str, data: Mapping[str, Any]) -> bool:
+        """Write the event that says how something ended, on a full disk with the room kept aside in the store ``root``.
+
+        So it may come before events that wait; False where it has to wait, too.
+        """
+        if self.write(kind, data):
+            return True
+        if not write_event(root, self._directory, self._name, kind, data):
+            return False
+        self._waiting.pop()
+        self._count(kind, -_size(data))
+        return True
 
     def flush(self) -> bool:
         """Try to write the waiting events and the number of dropped samples; True when nothing waits any more."""

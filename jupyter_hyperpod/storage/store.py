@@ -17,6 +17,7 @@ owner shares it (`sharing.py`).
 <store>/sharing.json             the groups with which the store is shared
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
 <store>/distributions.json       digests of installed packages, and environments/ holds those that were built from locks
+<store>/reserve/                 room for commands on a full disk (`room.py`)
 <store>/shared/                  the default `shared://` mount
 """
 
@@ -39,6 +40,7 @@ from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 from ..system.users import user_name
 from .access import file_mode
+from .room import keep_room
 from .sharing import open_job, owner_elsewhere, sharing_of
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
@@ -189,6 +191,7 @@ class Store:
         self.refuse_foreign()
         for path in (self.root, self.cells, self.jobs, self.cluster, self.cluster_events, self.shared):
             private_directory(path)
+        keep_room(self.root)
         return self
 
     def refuse_foreign(self) -> None:

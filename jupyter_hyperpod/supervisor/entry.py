@@ -152,7 +152,7 @@ class JobEntry:
 
     def end(self, state: str, reason: str, now_s: float) -> None:
         """Bring the job to a terminal state from outside."""
-        self.journal.write("job.state", {"state": state, "reason": reason})
+        self.journal.write_end(self.store.root, "job.state", {"state": state, "reason": reason})
         self.close(state, now_s)
 
     def close(self, state: str, now_s: float) -> None:

@@ -82,9 +82,8 @@ class Supervisor:
         self.stop_reason = ""
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
-        self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
-        self._problem = self._trouble = ""
+        self._renewed_for = self._problem = self._trouble = ""
         self._before = 0  # the supervisor before this one, if it died
 
     def _take_shape(self, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
@@ -151,7 +150,8 @@ class Supervisor:
 
     def _say(self, state: str, reason: str) -> None:
         facts = {"state": state, "reason": reason, "nodes": list(self.shape), "pid": os.getpid()}
-        self.journal.write("cluster.state", facts)
+        write = partial(self.journal.write_end, self.store.root) if state == "stopped" else self.journal.write
+        write("cluster.state", facts)
 
     def stop(self, reason: str) -> None:
         """End every job and every node after this turn."""
