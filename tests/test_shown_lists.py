@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -91,3 +92,19 @@ def shell() -> InteractiveShell:
     made = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
     made.run_line_magic("load_ext", "jupyter_hyperpod")
     return made
+
+
+def test_a_name_whose_newest_job_has_ended_stops_nothing_silently(store: Store, capsys: Said) -> None:
+    older, newest = made(store, "running"), made(store, "stopped")
+    for number, job in enumerate((older, newest)):
+        os.utime(job.path / "spec.json", (number + 1.0, number + 1.0))
+    for words in (["stop", "job"], ["scale", "job", "1"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert f"{newest.id} has already ended; an older job of that name is running: {older.id}" in said
+    assert main(["logs", "job"]) == 0
+    assert f"note: an older job of that name is running: {older.id}" in capsys.readouterr().err
+    result = shell().run_cell("%hyperpod stop job")
+    assert older.id in str(result.error_in_exec or "") + capsys.readouterr().err
+    assert os.listdir(older.commands) == []
+    assert main(["stop", older.id]) == 0 and os.listdir(older.commands) != []

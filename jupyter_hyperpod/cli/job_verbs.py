@@ -114,8 +114,14 @@ def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     return terminal.answer(options, record, *lines, ok=found.sound and found.steps > 0)
 
 
+def _say_older(store: Store, name: str, terminal: Terminal) -> None:
+    if older := lookup.older_note(store, name):
+        terminal.note(f"note: {older}")
+
+
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
+    _say_older(store, options.job, terminal)
     choice = log_choice(options, store.job(job_id), follow=options.follow)
     if options.follow:
         follower = watch.JobWatch(store, job_id)
@@ -217,20 +223,22 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
 
 
 def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    job_id = lookup.job_id(store, options.job)
+    job_id = lookup.to_command(store, options.job)
     jobs.scale(store, job_id, options.target)
     record = {"id": job_id, "command": options.verb, "target": options.target}
     return terminal.answer(options, record, f"asked {job_id} to run on {plural(options.target, 'node')}")
 
 
 def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    job_id = lookup.job_id(store, options.job)
+    job_id = lookup.to_command(store, options.job)
     record = {"id": job_id, "command": options.verb}
-    return terminal.answer(options, record, jobs.stop_from(store, job_id, "the command line"))
+    said = jobs.stop_from(store, job_id, "the command line")
+    _say_older(store, options.job, terminal)
+    return terminal.answer(options, record, said)
 
 
 def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    job_id = lookup.job_id(store, options.job)
+    job_id = lookup.to_command(store, options.job)
     if options.after_step is not None:
         watch.wait_for_step(store, job_id, options.after_step)
     jobs.fault(store, job_id, options.kind, **fault_aim(options))

@@ -7,11 +7,12 @@ from dataclasses import fields
 
 from ..core import env_references
 from ..core.env_references import EnvReference
-from ..core.errors import NotFound, SpecError, StoreError
-from ..core.events import Event
+from ..core.errors import Conflict, NotFound, SpecError, StoreError
+from ..core.events import TERMINAL_STATES, Event
 from ..core.names import validate_job_id, validate_name
 from ..core.options import near_matches
 from ..core.spec import JobSpec
+from ..core.units import few
 from ..storage.store import JobStore, Store
 from . import jobs
 
@@ -35,6 +36,23 @@ def job_id(store: Store, text: str) -> str:
     raise NotFound(
         f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}"
     )
+
+
+def to_command(store: Store, text: str) -> str:
+    """`job_id`, for a command. Raises Conflict where the newest job of a name has ended, and an older one has not."""
+    found = job_id(store, text)
+    if found != text and jobs.job_view(store, found)["state"] in TERMINAL_STATES and (older := older_note(store, text)):
+        raise Conflict(f"{found} has already ended; {older}; name it by its id")
+    return found
+
+
+def older_note(store: Store, text: str) -> str:
+    """A sentence about jobs of the name `text` that have not ended, although they are not its newest; else ""."""
+    older = [found for found in store.job_ids() if found != text and found.rpartition("-")[0] == text][1:]
+    running = [found for found in older if jobs.job_view(store, found)["state"] not in TERMINAL_STATES]
+    if len(running) > 1:
+        return f"{len(running)} older jobs of that name are running: {few(running)}"
+    return f"an older job of that name is running: {running[0]}" if running else ""
 
 
 def read(store: Store, text: str) -> tuple[str, list[Event]]:

@@ -65,12 +65,14 @@ class JobRecord(dict[str, Any]):
         return report.describe_lines(self, references=self._references)
 
 
-def _job(options: argparse.Namespace, notebook: Notebook) -> tuple[Store, str]:
+def _job(
+    options: argparse.Namespace, notebook: Notebook, find: Callable[[Store, str], str] = lookup.job_id
+) -> tuple[Store, str]:
     store = notebook.open_store()
     named = options.job or notebook.last_job
     if not named:
         raise NotFound("this notebook has not submitted a job yet; name one, `%hyperpod jobs` lists them")
-    return store, lookup.job_id(store, named)
+    return store, find(store, named)
 
 
 def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
@@ -143,17 +145,17 @@ def _rerun(options: argparse.Namespace, notebook: Notebook) -> None:
 
 
 def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
-    store, job_id = _job(options, notebook)
+    store, job_id = _job(options, notebook, lookup.to_command)
     jobs.scale(store, job_id, options.target)
     print(f"asked {job_id} to run on {plural(options.target, 'node')}")
 
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
-    print(jobs.stop_from(*_job(options, notebook), "the notebook"))
+    print(jobs.stop_from(*_job(options, notebook, lookup.to_command), "the notebook"))
 
 
 def _fault(options: argparse.Namespace, notebook: Notebook) -> None:
-    store, job_id = _job(options, notebook)
+    store, job_id = _job(options, notebook, lookup.to_command)
     if options.after_step is not None:
         try:
             watch.wait_for_step(store, job_id, options.after_step)
