@@ -66,7 +66,7 @@ def test_output_that_the_disk_refuses_to_the_end_is_counted_before_the_job_ends(
     # at once: in small pieces it could fill the room to the last byte, and the count would find none
     run = job(source + "print(('x' * 100 + '\\n') * 1000, end='')\n", nodes=1)
     run.until(lambda: "ready" in run.text().get(0, ""), 30)
-    (journal,) = (run.store.job(run.job_id).path / "events").glob("agent-*")
+    (journal,) = (run.store.job(run.job_id).path / "events").glob("output-*")
     agent = int(Path(f"/proc/{run.worker_pid(0)}/stat").read_text().rpartition(")")[2].split()[1])
     resource.prlimit(agent, resource.RLIMIT_FSIZE, (journal.stat().st_size + 2000, resource.RLIM_INFINITY))
     go.touch()
