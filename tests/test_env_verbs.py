@@ -6,10 +6,13 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.notebook.arguments import parse, verb_parser
 from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.store import JobStore, Store
+from jupyter_hyperpod.system.processes import start_ticks
 from tests import wheels
 from tests.test_magics import make_shell
 
@@ -85,6 +89,12 @@ def test_a_job_is_shown_compared_and_locked(
     ]
     assert main(["env", "diff", one.id, one.id, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
+    given = [store.create_job(JobSpec(name="job", cell_digest="0" * 64, env={"LR": rate})) for rate in ("1e-2", "2e-2")]
+    for job in given:
+        record.leave(job.path, {**record.of_job(one.path), "variables": ["LR"]})
+    assert main(["env", "diff", given[0].id, given[1].id]) == 0
+    told = capsys.readouterr().out
+    assert "no difference in what was compared" in told and "the values of 1 variable set with --env (LR)" in told
     assert main(["env", "diff", one.id]) == 0
     assert "pytest" in capsys.readouterr().out, "of this process"
     written = tmp_path / "requirements.txt"
@@ -228,6 +238,71 @@ def test_a_python_that_is_not_here(store: Store, tmp_path: Path, index: Path, mo
         replay(store, found, python="/bin/false")
     with pytest.raises(SpecError, match="the packages of that environment are not known"):
         replay(store, {"packages": {}})
+
+
+def test_what_is_not_a_python_is_a_sentence_and_leaves_nothing(
+    store: Store, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fingerprint(tmp_path / "site", FEW, monkeypatch)
+    with pytest.raises(StoreError, match=r"/usr/bin/false cannot make .* is /usr/bin/false a Python with the module"):
+        replay(store, found, python="/usr/bin/false")
+    with pytest.raises(StoreError, match=r"/nope cannot make .* No such file"):
+        replay(store, found, python="/nope")
+    assert os.listdir(store.root / "environments") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_who_is_interrupted_leaves_no_installer_and_no_half(
+    store: Store,
+    tmp_path: Path,
+    index: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[..., Any],
+    number: signal.Signals,
+) -> None:
+    job = job_with(store, fingerprint(tmp_path / "site", FEW, monkeypatch))
+    python = tmp_path / "python"  # it never gets ready, and neither does what it started
+    written = f"{tmp_path}/written"
+    python.write_text(f"#!/bin/sh\nsleep 600 & echo $$ $! > {written} && mv {written} {tmp_path}/pids\nwait\n")
+    python.chmod(0o700)
+    words = ["--store", str(store.root), "env", "replay", job.id, "--python", str(python)]
+    begin = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may ignore it
+    begin += "from jupyter_hyperpod.cli import main; sys.exit(main())"
+    process = subprocess.Popen([sys.executable, "-c", begin, *words], stderr=subprocess.PIPE, text=True)
+    eventually((tmp_path / "pids").exists, timeout_s=60)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert f"building 3 packages for {job.id} with " in said
+    eventually(lambda: start_ticks(pids[0]) is None, timeout_s=60)
+    if number == signal.SIGKILL:  # the kernel ends the installer; what that one started is not known to it
+        os.kill(pids[1], signal.SIGKILL)
+        return
+    eventually(lambda: start_ticks(pids[1]) is None, timeout_s=60)
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert "interrupted: the installer was ended, and nothing of it is left" in said
+    assert os.listdir(store.root / "environments") == []
+
+
+def test_a_lock_is_written_whole_or_not_at_all(
+    store: Store, tmp_path: Path, index: Path, without_uv: None, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    job = job_with(store, fingerprint(tmp_path / "site", {**FEW, "pip": "1.0"}, monkeypatch))
+    target, limits = tmp_path / "new" / "locked.txt", resource.getrlimit(resource.RLIMIT_FSIZE)
+    target.parent.mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # as a full disk refuses what is beyond
+    try:
+        with pytest.raises(StoreError, match=r"cannot write .*locked.txt: File too large; nothing of it is left"):
+            asked(store, "lock", job.id, "--output", str(target))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(target.parent) == []
+    assert main(["env", "lock", "--hashes", job.id, "--output", str(target)]) == 0
+    said = capsys.readouterr()
+    assert "not in it: pip: it installs the others" in said.out and "not in this file: pip:" in target.read_text()
+    assert "asking the package index with pip for the hashes of 3 packages" in said.err
+    assert os.listdir(target.parent) == ["locked.txt"]
 
 
 @pytest.mark.slow

@@ -66,8 +66,7 @@ def run_housekeeping(options: argparse.Namespace, store: Store, terminal: Termin
 
 
 def run_env(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    answer = environment_verbs.run(options, store, say=terminal.status)
-    terminal.clear()
+    answer = environment_verbs.run(options, store, say=terminal.note)
     return _show(answer, options, terminal)
 
 

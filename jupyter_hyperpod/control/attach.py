@@ -208,7 +208,7 @@ def _end(server: Identity, patience_s: float) -> None:
     raise ClusterError(f"the mount's server (process {server.pid}) cannot be ended; the kernel may hold it")
 
 
-def _one_at_a_time(store: Store, name: str) -> AbstractContextManager[None]:
+def _one_at_a_time(store: Store, name: str) -> AbstractContextManager[int]:
     path = private_directory(store.root / "mounts") / f"{name}.lock"
     return one_at_a_time(path, f"mount {name!r} is being attached or detached by another process", ATTACH_TIMEOUT_S)
 

@@ -179,7 +179,7 @@ def _housekeeping(options: argparse.Namespace, notebook: Notebook) -> Rows | Non
 
 
 def _env(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
-    answer = environment_verbs.run(options, notebook.open_store(), notebook.last_job)
+    answer = environment_verbs.run(options, notebook.open_store(), notebook.last_job, say=print)
     found = answer.record.get("differences")
     return _said(answer, [answer.record] if found is None else found)
 

@@ -5,10 +5,14 @@ What one of the two does not know is compared with nothing. An environment is a 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ..core.units import few, plural
 
 ABSENT = "not installed"
 NONE = "none"
@@ -233,8 +237,31 @@ def variable_change(name: str) -> str:
     return _said(name, _VARIABLES)
 
 
+def digest(found: Record) -> str:
+    """What two environments have in common if and only if `differences` finds none, in 16 characters.
+
+    "" where a part of it is not known: to have another digest would not mean that anything differs.
+    """
+    python, packages, git = found.get("python"), found.get("packages"), found.get("git")
+    parts = [found.get(name) for name in ("machine", "devices", "variables")]
+    if not python or not packages or git is None or git.get("known") is False or None in parts:
+        return ""
+    if not all(one[1] for one in packages.values()):
+        return ""
+    state = [git.get("commit"), git.get("branch"), git.get("files") or {}, git.get("more", 0)] if git else []
+    about = [
+        [python.get(name) or NONE for name in ("implementation", "version", "kind")],
+        {name: one[:2] for name, one in packages.items()},
+        state,
+        [found["devices"].get(name) or "" for name in _DEVICES],
+        [found["machine"].get(name) or "" for name in _MACHINE],
+        sorted({name for name in found["variables"] if not _IDLE.fullmatch(name)}),
+    ]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def unknown(there: Record, here: Record) -> list[str]:
-    """What could not be compared, in words."""
+    """What could not be compared, in words. ``given``, in a record: names of variables set with --env."""
     found = []
 
     def missing(part: str) -> bool:
@@ -248,4 +275,8 @@ def unknown(there: Record, here: Record) -> list[str]:
     both = [name for name in one.keys() & other.keys() if one[name][0] == other[name][0]]
     if blind := [name for name in both if not (one[name][1] and other[name][1])]:
         found.append(f"the files of {len(blind)} of {len(both)} packages")
+    names_of = [set(record.get("variables") or ()) | set(record.get("given") or ()) for record in (there, here)]
+    given = {*(there.get("given") or ()), *(here.get("given") or ())}
+    if unseen := sorted(given & names_of[0] & names_of[1]):
+        found.append(f"the values of {plural(len(unseen), 'variable')} set with --env ({few(unseen, SHOWN)})")
     return found

@@ -63,8 +63,8 @@ def open_lock(path: str | Path, mode: int = 0o600) -> int:
 @contextmanager
 def one_at_a_time(
     path: str | Path, busy: str, wait_s: float | None, mode: int = 0o600, where_possible: bool = False
-) -> Iterator[None]:
-    """Let one process at a time into the block, by a lock on the file `path`.
+) -> Iterator[int]:
+    """Let one process at a time into the block, by a lock on the file `path`, whose descriptor it gets.
 
     Raises Conflict with the sentence `busy` where another process is in it for longer than `wait_s`, and StoreError
     where the file cannot be written. With `where_possible`, a file system without locks lets every process in.
@@ -79,6 +79,6 @@ def one_at_a_time(
             taken = True
         if not taken:
             raise Conflict(busy)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -90,6 +90,7 @@ def test_what_differs_stands_side_by_side(store: Store) -> None:
     assert differences["packages"] == {"torch": ["2.0", "2.1"], "old": ["1", "-"]}
     assert differences["parameters"] == {"nodes": ["2", "3"], "seed": ["0", "7"]}
     assert set(differences["environment"]) == {"$TOKEN", "$OTHER"}
+    assert record["values_not_compared"] == []
     assert list(differences["code"]) == ["source"] and record["alike"]["packages"] == 1
     assert record["metrics"]["grad <norm>"] == ["0.1", "0.5"]
     assert record["metrics"]["lr"] == ["0.1", "0.1"], "equal values are there, too"
@@ -118,6 +119,17 @@ def test_digests_of_packages_are_compared_where_both_are_known(store: Store) -> 
     text = harmless(report_page(read(store, jobs[0].id), "1")).text
     for word in ("3.11", "abc", "not committed: mine.py", "1 (aa)", "1 (aa) git+x", "PATH"):
         assert word in text
+
+
+def test_variables_whose_values_are_not_kept_are_not_counted_as_equal(store: Store) -> None:
+    one, other = (trained(store, "a", WHOLE, spec={"env": {"LR": rate}}) for rate in ("1e-2", "2e-2"))
+    alone = trained(store, "b", WHOLE, spec={"env": {}})
+    said = "(the values of 1 variable set with --env were not compared: LR)"
+    answer, _ = verbs.compare(store, [one.id, other.id], None)
+    assert any(said in line for line in answer.lines) and answer.record["values_not_compared"] == ["LR"]
+    assert said in harmless(compare_page(verbs.compared(store, [one.id, other.id]), "1")).text
+    answer, _ = verbs.compare(store, [one.id, alone.id], None)
+    assert said not in " ".join(answer.lines) and list(answer.record["differences"]["environment"]) == ["$LR"]
 
 
 def test_three_jobs_are_compared_with_the_first(store: Store, tmp_path: Path) -> None:

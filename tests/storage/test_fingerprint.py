@@ -127,7 +127,7 @@ def test_every_planted_difference_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert (told["gone"].there, told["gone"].here) == ("2.0", "not installed")
     assert told["from-git"].there == f"git+https://host/x.git@{'a' * 40}"
     assert SECRET not in json.dumps([first, second]), "names of variables only, and no password of a URL"
-    assert record.digest(first) != record.digest(second)
+    assert parity.digest(first) != parity.digest(second)
     assert parity.differences(first, first) == [] == parity.unknown(first, second)
 
 
@@ -137,6 +137,34 @@ def test_what_is_not_known_is_compared_with_nothing() -> None:
     assert parity.differences(known, blind) == []
     assert parity.unknown(known, blind)[-2:] == ["the state of git", "the files of 1 of 1 packages"]
     assert [one.name for one in parity.differences(known, {"packages": {"a": ["2", "", ""]}})] == ["a"]
+
+
+def test_a_digest_differs_where_something_differs_and_is_absent_where_that_is_not_known() -> None:
+    here = record.take("/", ["LR"])
+    here["packages"] = {"a": ["1", "x", ""], "b": ["2", "y", "folder /b"]}
+    idle = {**here, "taken_s": 0.0, "directory": "/other", "variables": [*here["variables"], "SSH_TTY_OF_A_TEST"]}
+    idle["packages"] = {**here["packages"], "b": ["2", "y", "folder /moved"]}
+    assert parity.differences(here, idle) == [] and parity.digest(here) == parity.digest(idle) != ""
+    changed = {
+        "python": {**here["python"], "kind": "conda"},
+        "packages": {**here["packages"], "a": ["1", "z", ""]},
+        "machine": {**here["machine"], "vectors": "mmx"},
+        "variables": [*here["variables"], "OMP_PLACES_OF_A_TEST"],
+    }
+    for part, value in changed.items():
+        other = {**here, part: value}
+        assert parity.differences(here, other) and parity.digest(here) != parity.digest(other), part
+    blind = {**here, "packages": {**here["packages"], "a": ["1", "", ""]}}
+    assert parity.differences(here, blind) == [] and parity.digest(blind) == ""
+    for part in ("python", "packages", "machine", "devices", "variables", "git"):
+        assert parity.digest({**here, part: None}) == "", part
+
+
+def test_values_that_are_not_kept_are_not_called_equal() -> None:
+    one = {"variables": ["HOME", "LR"], "given": ["LR"]}
+    said = "the values of 1 variable set with --env (LR)"
+    assert parity.unknown(one, one)[-1] == parity.unknown(one, {"variables": ["LR"]})[-1] == said
+    assert said not in parity.unknown(one, {"variables": ["HOME"]}), "that is a difference"
 
 
 def test_a_wheel_has_one_digest_whoever_installed_it() -> None:

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, store: Store, last_job: str = "", say: Say 
     if options.action == "diff":
         return _diff(title, found, *_found(store, options.other or HERE))
     if options.action == "lock":
-        return _lock(title, found, options.hashes, options.output)
+        return _lock(title, found, options.hashes, options.output, say)
     return _replay(store, title, found, options.python or "", say)
 
 
@@ -72,7 +72,9 @@ def _found(store: Store, name: str) -> tuple[str, record.Fingerprint]:
         cache = record.cache_of(store) if store.root.is_dir() else None
         return "here", record.take(_here(), cache=cache)
     job_id = lookup.job_id(store, name)
-    return job_id, record.of_job(store.job(job_id).path)
+    job = store.job(job_id)
+    found, spec = record.of_job(job.path), job.spec()
+    return job_id, {**found, "given": sorted({*spec.env, *spec.env_from})}
 
 
 def _here() -> str:
@@ -88,7 +90,7 @@ def _show(title: str, found: record.Fingerprint, everything: bool) -> Answer:
     packages = record.packages_of(found)
     rows: list[tuple[str, str]] = [
         ("environment of", title),
-        ("digest", record.digest(found)),
+        ("digest", parity.digest(found) or "none, because some of it is not known: `env diff` compares what is"),
         ("Python", f"{python.get('version', 'unknown')} {python.get('implementation', '')}, {python.get('kind', '')}"),
         ("interpreter", str(python.get("executable", ""))),
         (
@@ -103,7 +105,7 @@ def _show(title: str, found: record.Fingerprint, everything: bool) -> Answer:
         rows += [(f"file {name}", str(digest)) for name, digest in (git.get("files") or {}).items()]
         rows += [(name, " ".join(filter(None, (one.version, one.origin)))) for name, one in packages.items()]
         rows += [("variable", name) for name in found.get("variables") or ()]
-    record_ = {"environment": title, "digest": record.digest(found), **found}
+    record_ = {"environment": title, "digest": parity.digest(found) or None, **found}
     return Answer(record_, Table(("WHAT", "FOUND"), [(Cell(name, "quiet"), value) for name, value in rows if value]))
 
 
@@ -123,34 +125,44 @@ _TONES = {0: "bad", 1: "bad", 2: "warn", 3: "warn"}
 def _diff(title: str, there: record.Fingerprint, other: str, here: record.Fingerprint) -> Answer:
     found, unknown = parity.differences(there, here), parity.unknown(there, here)
     rows = [(Cell(one.name, _TONES.get(one.rank, "")), one.there, one.here, one.change) for one in found]
-    table = Table(
-        ("WHAT", title.upper() if title == "here" else title, other, "WHAT THAT MAY CHANGE"), rows, "no difference"
-    )
+    same = "no difference in what was compared" if unknown else "no difference"
+    table = Table(("WHAT", title.upper() if title == "here" else title, other, "WHAT THAT MAY CHANGE"), rows, same)
     lines = [f"not compared: {', '.join(unknown)}"] if unknown else []
     told = {"same": not found, "there": title, "here": other, "unknown": unknown}
     return Answer(told | {"differences": [one.to_json() for one in found]}, table, lines)
 
 
-def _lock(title: str, found: record.Fingerprint, hashes: bool, output: str | None) -> Answer:
+def _lock(title: str, found: record.Fingerprint, hashes: bool, output: str | None, say: Say) -> Answer:
     made = requirements.lock(found)
-    text = made.text(f"packages of {title}", requirements.from_index(made) if hashes else None)
+    text = made.text(f"packages of {title}", requirements.from_index(made, say) if hashes else None)
     answer = {"environment": title, "digest": made.digest, "packages": len(made.lines), "left_out": dict(made.left_out)}
     if output is None:
         return Answer({**answer, "text": text}, lines=[text.rstrip()])
-    try:
-        with open(output, "x") as file:
-            file.write(text)
-    except FileExistsError:
-        raise SpecError(f"{output} is there already; remove it, or choose another name") from None
-    except OSError as error:
-        raise StoreError(f"cannot write {output}: {error.strerror}") from None
+    _write_new(Path(output), text)
     lines = [f"{output}: {plural(len(made.lines), 'package')} of {title}"]
     lines += [f"not in it: {name}: {why}" for name, why in made.left_out.items()]
     return Answer({**answer, "file": str(Path(output).absolute())}, lines=lines)
 
 
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet, whole or not at all. Raises SpecError or StoreError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if os.path.lexists(path):  # asked first, so that nothing is written for it
+            raise FileExistsError
+        with open(beside, "x") as file:
+            file.write(text)
+        os.rename(beside, path)
+    except FileExistsError:
+        raise SpecError(f"{path} is there already; remove it, or choose another name") from None
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; nothing of it is left") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _replay(store: Store, title: str, found: record.Fingerprint, python: str, say: Say) -> Answer:
-    done = replay(store, found, python, say)
+    done = replay(store, found, python, say, title)
     took = format_duration(done.took_s)
     lines = [f"built with {done.with_tool} in {took}" if done.built else f"it was there already, found in {took}"]
     lines += [f"could not be had: {name}: {why}" for name, why in done.missing.items()]

@@ -13,19 +13,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import NotFound, StoreError
+from ...core.units import plural
 from ...policy import parity
 from ...storage.fingerprint import record
 from ...storage.fingerprint.distributions import RecordCache, installed
 from ...storage.store import Store, private_directory, write_private
 from ...system.locks import one_at_a_time
 from . import requirements
+from .installer import run_installer, terminated_as_interrupted
 from .requirements import EnvironmentLock
 
 FOLDER = "environments"  # in the store
@@ -47,7 +49,11 @@ class ReplayedEnvironment:
 
 
 def replay(
-    store: Store, found: record.Fingerprint, python: str = "", say: Callable[[str], object] = lambda text: None
+    store: Store,
+    found: record.Fingerprint,
+    python: str = "",
+    say: Callable[[str], object] = lambda text: None,
+    title: str = "an environment",
 ) -> ReplayedEnvironment:
     """The environment of a fingerprint, built where the store does not have it complete.
 
@@ -60,21 +66,57 @@ def replay(
     of_another = f"-{hashlib.sha256(os.fsencode(python)).hexdigest()[:8]}" if python else ""
     place = folder / f"{made.digest}{of_another}"
     tool = "uv" if requirements.uv() else "pip"
-    with one_at_a_time(folder / f".{place.name}.lock", f"another process builds {place}", BUILD_S):
+    with terminated_as_interrupted(), _alone(folder / f".{place.name}.lock", place):
         missing = _known_to_lack(place)
         wanted = {name: line for name, line in made.lines.items() if missing is None or name in missing}
-        if missing is None:
-            shutil.rmtree(place, ignore_errors=True)
-            say("making a virtual environment")
-            _make(base, place)
-        if wanted:
-            missing = _install(wanted, place, say)
-            write_private(place / DONE, json.dumps({"missing": missing}).encode())
-    lacks = {**dict(missing or {}), **{name: why for name, why in made.left_out.items() if name != "jupyter-hyperpod"}}
+        with _whole_or_gone(place, missing is None, say):
+            if missing is None:
+                shutil.rmtree(place, ignore_errors=True)
+                say(f"building {plural(len(wanted), 'package')} for {title} with {tool} into {place}")
+                _make(base, place)
+            if wanted:
+                missing = _install(wanted, place, say)
+                write_private(place / DONE, json.dumps({"missing": missing}).encode())
+    left_out = {name: why for name, why in made.left_out.items() if name not in requirements.NOT_MISSED}
+    lacks = {**dict(missing or {}), **left_out}
     answer = ReplayedEnvironment(str(place / "bin" / "python"), made.digest, bool(wanted), 0.0, tool, lacks)
     answer.other = _other(place, found, made)
     answer.took_s = time.monotonic() - began_s
     return answer
+
+
+@contextmanager
+def _alone(lock: Path, place: Path) -> Iterator[None]:
+    """One process at a time builds; the last one removes the file of the lock, and who waits for it takes a new one."""
+    end_s = time.monotonic() + BUILD_S
+    while True:
+        with one_at_a_time(lock, f"another process builds {place}", max(0.0, end_s - time.monotonic())) as held:
+            if not _is(held, lock):
+                continue  # the one before removed it while this one waited
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
+
+@contextmanager
+def _whole_or_gone(place: Path, new: bool, say: Callable[[str], object]) -> Iterator[None]:
+    """Remove a new environment that does not become whole; one that was there before stays as it is."""
+    try:
+        yield
+    except BaseException as error:
+        if new:
+            shutil.rmtree(place, ignore_errors=True)
+        if not isinstance(error, Exception):
+            say("interrupted: the installer was ended, " + ("and nothing of it is left" if new else f"{place} stays"))
+        raise
 
 
 def _interpreter(version: str) -> str:
@@ -103,24 +145,20 @@ def _make(base: str, place: Path) -> None:
     # uv would fetch an interpreter from elsewhere where it does not know this one
     command = [program, "venv", "--quiet", "--no-python-downloads", "--python", base] if program else None
     try:
-        done = subprocess.run(
-            [*(command or [base, "-m", "venv", "--without-pip"]), str(place)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_S,
-            env=_plain_environment(),
-        )
+        made = [*(command or [shutil.which(base) or base, "-m", "venv", "--without-pip"]), str(place)]
+        done = run_installer(made, BUILD_S, _plain_environment())
     except (OSError, subprocess.SubprocessError) as error:
         raise StoreError(f"{base} cannot make a virtual environment in {place}: {error}") from None
     if done.returncode != 0:
         said = requirements.complaint(done.stderr + done.stdout)
+        if not (done.stderr + done.stdout).strip() or not os.access(place / "bin" / "python", os.X_OK):
+            said += f"; is {base} a Python with the module venv? `{base} --version` should name one"
         raise StoreError(f"{base} cannot make a virtual environment in {place}: {said}")
 
 
 def _install(wanted: Mapping[str, str], place: Path, say: Callable[[str], object]) -> dict[str, str]:
     """Install lines of a lock; those that cannot be had, with the reason. Halves what fails until one is left."""
-    say(f"installing {len(wanted)} packages")
+    say(f"installing {plural(len(wanted), 'package')}")
     said = _try(wanted, place)
     if not said:
         return {}
@@ -145,14 +183,7 @@ def _try(wanted: Mapping[str, str], place: Path) -> str:
         quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--no-compile"]
         command = [*requirements.pip(), "--python", python, "install", "--no-deps", *quiet, "-r", str(listed)]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_S,
-            env=_plain_environment(),
-        )
+        done = run_installer(command, BUILD_S, _plain_environment())
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return requirements.complaint(done.stderr + done.stdout) if done.returncode else ""

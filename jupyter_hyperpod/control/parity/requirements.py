@@ -12,22 +12,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import SpecError
+from ...core.units import plural
 from ...storage.fingerprint import record
 from ...storage.fingerprint.distributions import Distribution, normal
+from .installer import run_installer
 
 ASK_S = 900.0
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _ADDRESS = re.compile(r"(git\+|hg\+|svn\+|bzr\+)?(https?|ssh|file)://[^\s;\\]+")
-_TOOLS = ("pip", "uv")
+_TOOLS = dict.fromkeys(("pip", "uv"), "it installs the others, and is not part of what it installs")
 _OURS = "jupyter-hyperpod"
+NOT_MISSED = frozenset({_OURS, *_TOOLS})  # a job runs without them
 _HASHED = re.compile(r"^([A-Za-z0-9._-]+)==\S+((?:\s*\\\n\s+--hash=\S+)+)", re.MULTILINE)
 
 
@@ -70,9 +73,7 @@ def lock(found: record.Fingerprint) -> EnvironmentLock:
         raise SpecError("the packages of that environment are not known: there is nothing to be locked")
     lines, left_out = {}, {}
     for name, one in sorted(packages.items()):
-        if name in _TOOLS:
-            continue
-        if why := _not_had(name, one):
+        if why := _TOOLS.get(name) or _not_had(name, one):
             left_out[name[:100].encode("ascii", "replace").decode().replace("\n", " ")] = why
         else:
             lines[name] = f"{name} @ {one.origin}" if one.origin else f"{name}=={one.version}"
@@ -115,15 +116,21 @@ def pip() -> list[str]:
     raise SpecError("neither uv nor pip is installed here; run `python -m ensurepip`, or install uv")
 
 
-def from_index(made: EnvironmentLock) -> dict[str, list[str]]:
-    """SHA-256 of the archives that the index of this machine has for the lines of a lock.
+def from_index(made: EnvironmentLock, say: Callable[[str], object] = lambda text: None) -> dict[str, list[str]]:
+    """SHA-256 of the archives that the index of this machine has for the lines of a lock. ``say``: told what is done.
 
     Raises SpecError where it lacks one, or needs longer than a quarter of an hour.
     """
     found = _in_addresses(made)
     if program := uv():  # it tells those of all platforms
-        found |= _told_by_uv(program, _without(made, found))
+        rest = _without(made, found)
+        say(f"asking the package index with uv for the hashes of {plural(len(rest), 'package')}")
+        found |= _told_by_uv(program, rest)
     if rest := _without(made, found):
+        say(
+            f"asking the package index with pip for the hashes of {plural(len(rest), 'package')}; pip downloads what "
+            "it does not have, which may take minutes"
+        )
         found |= _told_by_pip(rest)
     return found
 
@@ -166,7 +173,7 @@ def _in_addresses(made: EnvironmentLock) -> dict[str, list[str]]:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S)
+        done = run_installer(command, ASK_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise SpecError(f"the package index cannot be asked: {error}") from None
     if done.returncode != 0:

@@ -114,10 +114,10 @@ def _differences(found: JobComparison) -> Iterator[str]:
     titles = {"parameters": "Parameters", "environment": "Environment", "packages": "Packages", "code": "Code"}
     headers = ("name", *(safe(record.job_id) for record in found.records))
     for part, title in titles.items():
-        differing, alike = found.differences[part], found.alike[part]
-        if not differing and (not alike or part == "code"):
+        differing, equal = found.differences[part], found.equal(part)
+        if not differing and (not equal or part == "code"):
             continue  # the source is compared below
-        equal = f"equal: {found.equal(part)}" if alike else ""
+        equal = f"equal: {equal}" if equal else ""
         if not differing:
             yield f'<h3>{title}</h3><p class="faint">No difference; {equal}.</p>'
             continue

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from ...core.units import plural
+from ...core.units import few, plural
 from ...policy import parity
 from ...policy.decision import Decision
 from ...policy.identity import UNKNOWN, KnownSteps, SameUntil, same_until
@@ -50,7 +51,8 @@ class JobComparison:
     """``differences``: part (code, parameters, environment, packages) -> name -> value of each job, where they differ.
 
     ``alike``: how many names of each part are equal; ``by_version``: of how many equal packages only the versions were
-    compared. ``metrics``: name -> the last value of each job.
+    compared; ``values_unseen``: variables that more than one job sets with --env. ``metrics``: name -> the last value
+    of each job.
     """
 
     records: Sequence[RunRecord]
@@ -58,6 +60,7 @@ class JobComparison:
     differences: Mapping[str, Mapping[str, Sequence[str]]]
     alike: Mapping[str, int]
     by_version: int
+    values_unseen: Sequence[str]
     metrics: Mapping[str, Sequence[str]]
 
     @property
@@ -68,13 +71,16 @@ class JobComparison:
         return {one.name: one.change for one in found if one.kind in ("package", "files", "origin")}
 
     def equal(self, part: str) -> str:
-        """How many names of this part are equal, such as ``207 (of 143 only the versions were compared)``."""
+        """How many names are equal, such as ``207 (of 143 only the versions were compared)``; "" for none."""
         only = (
             f" (of {self.by_version:,} only the versions were compared)"
             if part == "packages" and self.by_version
             else ""
         )
-        return f"{self.alike[part]:,}{only}"
+        if part == "environment" and (unseen := self.values_unseen):
+            count = plural(len(unseen), "variable")
+            only = f" (the values of {count} set with --env were not compared: {few(unseen, parity.SHOWN)})"
+        return f"{self.alike[part]:,}{only}" if self.alike[part] or only else ""
 
     def to_json(self) -> dict[str, Any]:
         """The comparison for programs."""
@@ -94,6 +100,7 @@ class JobComparison:
             "differences": {part: {n: list(v) for n, v in found.items()} for part, found in self.differences.items()},
             "alike": dict(self.alike),
             "packages_alike_by_version_alone": self.by_version,
+            "values_not_compared": list(self.values_unseen),
             "packages_may_change": self.changes,
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "curves": {name: _curves(self.records, name) for name in curve_names(self.records)},
@@ -124,7 +131,9 @@ def compare(records: Sequence[RunRecord]) -> JobComparison:
     for part, known in parts.items():
         differences[part], alike[part] = _side_by_side(known)
     by_version = len(_known_by_version(records) - differences["packages"].keys())
-    return JobComparison(records, pairs, differences, alike, by_version, dict(_metrics(records)))
+    unseen = _values_unseen(records)
+    alike["environment"] -= len({f"${name}" for name in unseen} - differences["environment"].keys())
+    return JobComparison(records, pairs, differences, alike, by_version, unseen, dict(_metrics(records)))
 
 
 def _sessions(first: RunRecord, other: RunRecord) -> Iterator[tuple[int, Decision[SameUntil]]]:
@@ -155,6 +164,12 @@ def _known_by_version(records: Sequence[RunRecord]) -> set[str]:
     """Packages of whose files one of the jobs knows nothing: a submission takes only a moment to look at them."""
     known = [packages_of(record.fingerprint) for record in records]
     return {name for found in known for name, one in found.items() if not one.content}
+
+
+def _values_unseen(records: Sequence[RunRecord]) -> list[str]:
+    """Variables that more than one of the jobs sets with --env: whether they have the same value is not known."""
+    counts = Counter(name for record in records if record.spec is not None for name in record.spec.env)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def _side_by_side(known: Sequence[Mapping[str, str]]) -> tuple[dict[str, list[str]], int]:
@@ -222,6 +237,6 @@ def lines(found: JobComparison) -> Iterator[str]:
     """The comparison for a terminal, without its tables."""
     for pair in found.pairs:
         yield f"{pair.sentence}."
-    same = [f"{part} {found.equal(part)}" for part, count in found.alike.items() if count]
+    same = [f"{part} {found.equal(part)}" for part in found.alike if found.equal(part)]
     if same:
         yield f"equal: {', '.join(same)}"

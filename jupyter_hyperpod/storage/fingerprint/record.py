@@ -6,7 +6,6 @@ what was not known by then is marked so, and is compared with nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -101,14 +100,6 @@ def _interpreter(python: str) -> tuple[Sequence[str], dict[str, str]]:
     except (OSError, ValueError, LookupError, AttributeError, subprocess.SubprocessError) as error:
         raise StoreError(f"{python} does not say what it has: {said or error}") from None
     return path, about
-
-
-def digest(found: Mapping[str, Any]) -> str:
-    """What two equal environments have in common, in 16 characters: not the time, and not the place."""
-    about = {name: value for name, value in found.get("python", {}).items() if name in ("version", "implementation")}
-    same = [about, *(found.get(name) for name in ("machine", "devices", "packages", "variables"))]
-    git = {name: value for name, value in (found.get("git") or {}).items() if name != "root"}
-    return hashlib.sha256(json.dumps([*same, git], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def leave(job: Path, found: Mapping[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""Runs pip, uv and ``venv`` so that they end with the one who waits for them, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+
+def run_installer(
+    command: Sequence[str], within_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return what it said. It, and all that it starts, ends where this is interrupted.
+
+    Raises OSError where it is not there, TimeoutExpired after ``within_s``.
+    """
+    from ...system.processes import die_with_parent  # it opens the C library, which most commands do not need
+
+    parent = os.getpid()
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=None if env is None else dict(env),
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(parent),
+    )
+    try:
+        out, err = process.communicate(timeout=within_s)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also what it started and left
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises as Ctrl-C does, so that what is half done is undone; only the main thread can ask for that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
