@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from jupyter_hyperpod.control import housekeeping
 from jupyter_hyperpod.core.errors import StoreError
 from jupyter_hyperpod.core.events import Event, encode
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage import folded
+from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import DELETED, Store
 
 DAY_S = 86_400.0
@@ -119,3 +122,34 @@ def test_no_source_goes_while_a_job_cannot_be_read(store: Store) -> None:
     ended = job(store, "ended", "succeeded")
     assert main(["delete", ended]) == 0
     assert os.listdir(store.cells) == [digest]
+
+
+@pytest.mark.parametrize("left", ["spec.json", "nothing"])
+def test_a_job_whose_journal_is_lost_is_shown_and_deleted(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(folded, "SUBMITTED_S", 0.0)
+    lost = job(store, "one", "running")
+    shutil.rmtree(store.jobs / lost / "events")
+    if left == "nothing":
+        (store.jobs / lost / "spec.json").unlink()
+    assert main(["list"]) == 0
+    assert re.search(rf"{lost} +lost", capsys.readouterr().out)
+    assert main(["describe", lost]) == 0
+    assert f"its journal is lost: {store.jobs / lost}/events is empty or gone" in capsys.readouterr().out
+    assert main(["delete", lost]) == 0
+    assert capsys.readouterr().out.startswith(f"deleted: {lost}, ") and not store.job_ids()
+
+
+def test_a_job_without_a_journal_that_runs_is_not_deleted(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folded, "SUBMITTED_S", 0.0)
+    lost = job(store, "one", "running")
+    shutil.rmtree(store.jobs / lost / "events")
+    with event_writer(store.cluster_events, "supervisor") as journal:
+        journal.append("cluster.state", {"state": "running", "reason": "", "nodes": ["node-1"], "pid": 1})
+        node = {"node": "node-1", "state": "busy", "reason": "", "jobs": [lost], "slots": 1, "used": 1, "pid": 1}
+        journal.append("node.state", {**node, "incarnation": 1, "spare": False})
+    assert main(["delete", lost]) == 2
+    assert f"its processes run on node-1; `jupyter hyperpod stop {lost}`" in capsys.readouterr().err

@@ -14,15 +14,16 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from ..backends import load
 from ..core.errors import Conflict, HyperpodError, SpecError, StoreError
 from ..core.events import TERMINAL_STATES
-from ..core.units import format_bytes, format_duration, parse_duration, plural
+from ..core.units import few, format_bytes, format_duration, parse_duration, plural
 from ..core.views import View
 from ..storage import sharing
-from ..storage.folded import FoldedJournal
+from ..storage.folded import FoldedJournal, is_lost
 from ..storage.store import DELETED, Store
 from ..system.users import group_id, group_name
-from . import lookup
+from . import cluster, lookup
 from .text_tables import Answer, Table
 
 VERBS = {
@@ -164,9 +165,30 @@ def delete(store: Store, job_id: str) -> None:
 def _ended(store: Store, job_id: str) -> EndedJob:
     job = store.job(job_id)
     view = FoldedJournal(job).catch_up()
+    if view["state"] not in TERMINAL_STATES and is_lost(job):
+        return _lost(store, job_id)
     if view["state"] not in TERMINAL_STATES:
         raise Conflict(f"{job_id} is {view['state']}; `jupyter hyperpod stop {job_id}` ends it, then delete it")
     return EndedJob(job_id, view["state"], _end_s(view), _size(store, job_id))
+
+
+def _lost(store: Store, job_id: str) -> EndedJob:
+    """A job without a journal, where no process of it is known. Raises Conflict where there may be one."""
+    path = store.jobs / job_id
+    on = [node["node"] for node in cluster.status(store)["nodes"] if job_id in node["jobs"]]
+    if on:
+        raise Conflict(
+            f"the journal of {job_id} is lost, and its processes run on {few(on)}; `jupyter hyperpod stop {job_id}` "
+            "ends them within half a minute, then delete it"
+        )
+    with suppress(SpecError, StoreError):  # a job whose specification is lost, too, is started by nobody
+        backend = load(store.job(job_id).spec().backend)
+        if not backend.capabilities.owns_nodes:
+            raise Conflict(
+                f"the journal of {job_id} is lost, and nodes of {backend.title} may still run it; end it there, such "
+                f"as with {backend.title}'s own command, then remove {path}"
+            )
+    return EndedJob(job_id, "lost", os.stat(path).st_mtime, _size(store, job_id))
 
 
 def _all_ended(store: Store, states: Collection[str]) -> Iterator[EndedJob]:

@@ -28,13 +28,14 @@ from ..core.views import View, new_job_view
 from ..mounts import table
 from ..storage import included, room
 from ..storage.fingerprint import record
-from ..storage.folded import FoldedJournal
+from ..storage.folded import FoldedJournal, is_lost
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.sharing import place_of_commands
 from ..storage.store import JobStore, Store
 from ..system.users import own_name
 from . import cluster
 from .parity import before_launch
+from .report import LOST
 from .source import check_source
 
 DEFAULT_NAME = "job"
@@ -162,6 +163,8 @@ def job_view(store: Store, job_id: str) -> View:
 def _fold(job: JobStore) -> View:
     journal = FoldedJournal(job)
     view = journal.catch_up()
+    if view["state"] not in TERMINAL_STATES and is_lost(job):
+        view["reason"] = f"{LOST}: {job.events} is empty or gone; `jupyter hyperpod delete {job.id}` removes the job"
     view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in journal.problems)
     return view
 

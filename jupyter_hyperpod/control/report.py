@@ -18,6 +18,7 @@ TONES = {
     "busy": "info", "failed": "bad", "lost": "bad", "partitioned": "bad", "drained": "warn", "stopped": "quiet",
 }  # fmt: skip
 
+LOST = "its journal is lost"
 SESSIONS_SHOWN = 5
 JOBS_SHOWN = 50
 _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING": "bad", "FAULTED": "bad"}
@@ -26,6 +27,11 @@ _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING":
 def state_cell(state: str) -> Cell:
     """Return a state in its tone."""
     return Cell(state, TONES.get(state, ""))
+
+
+def shown_state(view: View) -> str:
+    """Return a job's state, "lost" where its journal is lost."""
+    return "lost" if str(view["reason"]).startswith(LOST) else str(view["state"])
 
 
 def ago(time_s: float | None, now_s: float) -> str:
@@ -146,7 +152,7 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
         rows.append(
             [
                 Cell(view["id"]),
-                state_cell(view["state"]),
+                state_cell(shown_state(view)),
                 Cell(f"{size}" + (f" ({wanted})" if wanted else "")),
                 Cell(steps(view)),
                 Cell(loss_text(view)),
@@ -213,8 +219,8 @@ def cluster_line(cluster: View) -> str:
 
 def describe_lines(view: View, paint: Paint = unpainted, references: Mapping[str, str] | None = None) -> str:
     """Return the description of one job, in paragraphs, with the ``references`` of its environment variables."""
-    now_s = time.time()
-    lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
+    now_s, state = time.time(), shown_state(view)
+    lines = [f"{paint(view['id'], 'title')}  {paint(state, TONES.get(state, ''))}"]
     lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
     variables = [f"{name}={reference}" for name, reference in (references or {}).items()]
     lines += [f"  {paint('environment ', 'quiet')}{clean(text)}" for text in variables]

@@ -8,17 +8,21 @@ without it, or where another version of the fold has written it, the journal is 
 from __future__ import annotations
 
 import json
+import os
+import time
 from contextlib import suppress
 
 from ..core.errors import StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import FOLD, UNFOLDABLE, View, apply, new_job_view
+from . import segments
 from .journal import JournalFollower, follow_events, replay_events, unread_bytes
 from .store import JobStore, write_readable
 
 SNAPSHOT = "view.json"
 PROBLEMS_KEPT = 100
 AT_ONCE_BYTES = 16 << 20
+SUBMITTED_S = 5.0  # longer than it takes from a job's directory to the first event
 WORTH_EVENTS = 1000  # so many events take longer to fold than a snapshot takes to write
 
 
@@ -80,6 +84,15 @@ class FoldedJournal:
         content = json.dumps({"fold": FOLD, "view": self.view}, separators=(",", ":"), allow_nan=False)
         write_readable(self.job.path / SNAPSHOT, content.encode())
         self.folded = 0
+
+
+def is_lost(job: JobStore) -> bool:
+    """Whether a job has no journal, although it was submitted long enough ago to have one."""
+    try:
+        age_s = time.time() - os.stat(job.path).st_ctime
+    except OSError:
+        return False
+    return age_s > SUBMITTED_S and not segments.names(job.events)
 
 
 def _read_snapshot(job: JobStore) -> View | None:
