@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from traitlets.config import Config
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import report
 from jupyter_hyperpod.control.watch import JobWatch
+from jupyter_hyperpod.core.errors import NotFound, StoreError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.journal import event_writer
@@ -108,3 +111,34 @@ def test_a_name_whose_newest_job_has_ended_stops_nothing_silently(store: Store, 
     assert older.id in str(result.error_in_exec or "") + capsys.readouterr().err
     assert os.listdir(older.commands) == []
     assert main(["stop", older.id]) == 0 and os.listdir(older.commands) != []
+
+
+def test_words_that_name_nothing_are_answered_with_the_nearest(
+    store: Store, capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = made(store)
+    assert main(["list", "--tag", "basline"]) == 0
+    assert "no job has the tag 'basline'; `jupyter hyperpod tag JOB --add TAG`" in capsys.readouterr().out
+    assert main(["tag", job.id, "--add", "baseline"]) == 0
+    assert main(["list", "--tag", "basline"]) == 0
+    assert "no job has the tag 'basline' (did you mean baseline?)" in capsys.readouterr().out
+    assert main(["list", "--tag", "basline", "--json"]) == 0
+    assert capsys.readouterr().out.strip() == "[]"
+    assert main(["tag", job.id, "--remove", "basline"]) == 2
+    assert f"{job.id} has no tag 'basline' (did you mean baseline?); it has baseline" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("pass")
+    assert main(["submit", "trian.py"]) == 2
+    assert "No such file or directory (did you mean train.py?)" in capsys.readouterr().err
+    assert len(store.job_ids()) == 1
+
+
+def test_a_store_that_is_deleted_is_said_at_once(store: Store) -> None:
+    watch = JobWatch(store, made(store, "running").id)
+    watch.there()
+    shutil.rmtree(store.jobs / watch.job_id)
+    with pytest.raises(NotFound, match=f"no job {watch.job_id}"):
+        list(watch.batches())
+    shutil.rmtree(store.root)
+    with pytest.raises(StoreError, match=f"the store {store.root} is gone"):
+        list(watch.batches())

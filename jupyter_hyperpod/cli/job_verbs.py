@@ -77,6 +77,8 @@ def _say_end(view: View, terminal: Terminal) -> None:
 
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     every = jobs.list_jobs(store)
+    if options.tag is not None and (nobody := lookup.missing_tag(options.tag, every)):
+        return terminal.answer(options, [], nobody)
     tagged = [view for view in every if options.tag is None or options.tag in view["labels"]["tags"]]
     views = tagged if options.archived else report.unarchived(tagged)
     record = [summary(view) for view in (tagged if options.tag else every)]

@@ -13,6 +13,7 @@ from ..core.names import validate_job_id, validate_name
 from ..core.options import near_matches
 from ..core.spec import JobSpec
 from ..core.units import few
+from ..core.views import View
 from ..storage.store import JobStore, Store
 from . import jobs
 
@@ -53,6 +54,13 @@ def older_note(store: Store, text: str) -> str:
     if len(running) > 1:
         return f"{len(running)} older jobs of that name are running: {few(running)}"
     return f"an older job of that name is running: {running[0]}" if running else ""
+
+
+def missing_tag(tag: str, views: Iterable[View]) -> str:
+    """A sentence where no job has a tag, with the nearest one that a job has; else ""."""
+    known = sorted({known for view in views for known in view["labels"]["tags"]})
+    there = "" if known else "; `jupyter hyperpod tag JOB --add TAG` writes the first one"
+    return "" if tag in known else f"no job has the tag {tag!r}{near_matches(tag, known)}{there}"
 
 
 def read(store: Store, text: str) -> tuple[str, list[Event]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.options import near_matches
 from ..core.spec import MAX_CELL_BYTES
 
 OWN_HEADER = re.compile(r"%%hyperpod(\s|$)")
@@ -81,13 +83,23 @@ def read_file(path: Path) -> str:
             raise SpecError(_too_large(path.name, size))
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror}") from None
+        raise SpecError(f"cannot read {path}: {error.strerror}{_near(path)}") from None
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     if path.suffix == ".ipynb":
         return notebook_source(text, path.name)
     check_source(text, str(path), path.name)
     return text
+
+
+def _near(path: Path) -> str:
+    """A file beside the missing one whose name is like it, as a question."""
+    if path.exists():
+        return ""
+    with suppress(OSError):
+        there = [one.name for one in path.parent.iterdir() if one.suffix in (".py", ".ipynb")]
+        return near_matches(path.name, there)
+    return ""
 
 
 def notebook_source(text: str, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from ..core.errors import ClusterError, Conflict, NotFound
+from ..core.errors import ClusterError, Conflict, NotFound, StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
 from ..storage.folded import FoldedJournal
@@ -56,7 +56,8 @@ class JobWatch:
     def batches(self) -> Iterator[list[Event]]:
         """Yield new events at least every `TICK_S` (maybe none), until the job has ended and its output is read.
 
-        Raises ClusterError after `lost_after_s` without news from the job and without a supervisor.
+        Raises ClusterError after `lost_after_s` without news from the job and without a supervisor, StoreError where
+        the store has been deleted, NotFound where the job has.
         """
         heard_s = time.monotonic()
         while self.view["state"] not in TERMINAL_STATES:
@@ -91,6 +92,9 @@ class JobWatch:
             yield events
 
     def _judge_silence(self, heard_s: float) -> None:
+        if not self.store.jobs.is_dir():
+            raise StoreError(f"the store {self.store.root} is gone, and with it {self.job_id}: it was deleted or moved")
+        self.store.job(self.job_id)
         now_s = time.monotonic()
         if now_s - heard_s < SILENCE_CHECK_S or now_s - self._checked_s < SILENCE_CHECK_S:
             return

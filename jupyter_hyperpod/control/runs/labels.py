@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.errors import SpecError
 from ...core.kept import TAGS_KEPT
+from ...core.options import near_matches
 from ...core.views import View
 from ...storage.journal import event_writer
 from ...storage.store import Store
@@ -73,7 +74,12 @@ def label(
         raise SpecError(f"the note has {len(note)} characters; expected at most {LONGEST_NOTE}")
     job = store.job(job_id)
     store.refuse_foreign()
-    kept = [tag for tag in jobs.job_view(store, job_id)["labels"]["tags"] if tag not in (*add, *remove)]
+    has = jobs.job_view(store, job_id)["labels"]["tags"]
+    if absent := [one for one in remove if one not in has]:
+        raise SpecError(
+            f"{job_id} has no tag {absent[0]!r}{near_matches(absent[0], has)}; it has {', '.join(has) or 'none'}"
+        )
+    kept = [tag for tag in has if tag not in (*add, *remove)]
     if len(kept) + len(set(add)) > TAGS_KEPT and add:
         raise SpecError(f"{job_id} would have {len(kept) + len(set(add))} tags; expected at most {TAGS_KEPT}")
     data: dict[str, Any] = {"add": list(dict.fromkeys(add)), "remove": list(remove), "by": str(jobs.person(identity))}
