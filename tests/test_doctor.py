@@ -214,6 +214,10 @@ def test_half_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / name).chmod(0o755)
     found = named(list(machine_parts.schedulers()))["slurm"]
     assert found.verdict == FAILED and "Unable to contact slurm controller" in found.sentence
+    says = "sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a configuration source"
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\necho '{says}' >&2; exit 1\n")
+    found = named(list(machine_parts.schedulers()))["slurm"]
+    assert found.verdict == SKIPPED and found.sentence == "SLURM's programs are here and no cluster is configured"
 
 
 def test_a_cluster_of_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,3 +142,9 @@ def test_a_store_that_is_deleted_is_said_at_once(store: Store) -> None:
     shutil.rmtree(store.root)
     with pytest.raises(StoreError, match=f"the store {store.root} is gone"):
         list(watch.batches())
+
+
+def test_a_node_in_the_place_of_an_action(store: Store, capsys: Said) -> None:
+    with pytest.raises(SystemExit):
+        main(["nodes", "node-77"])
+    assert "'node-77' is no action; `nodes describe node-77` describes a node" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "upd
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
 HEALTH_HELP = "check a node, say whether nodes are repaired automatically, or rehearse a fault"
 HEALTH_ACTIONS = ("check", "recovery", "inject", "agent")
+_NODE_NAME = re.compile(r"\S*\d")
 CHECK_S = 4 * 3600.0
 _TONES = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 Say = Callable[[Finding], None]
@@ -62,11 +64,19 @@ def _offer(name: str) -> dict[str, Any]:
     }
 
 
+def _action(word: str) -> str:
+    """An action; argparse shows what is said of a node's name in its place, and refuses any other word."""
+    if _NODE_NAME.fullmatch(word):
+        raise argparse.ArgumentTypeError(f"{word!r} is no action; `nodes describe {word}` describes a node")
+    return word
+
+
 def add_node_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``nodes``."""
     parser.add_argument(
         "action",
         nargs="?",
+        type=_action,
         choices=NODE_ACTIONS,
         metavar="ACTION",
         default="list",

@@ -16,6 +16,7 @@ from ...core.backends import BACKENDS
 from ...core.errors import ClusterError, HyperpodError, StoreError
 from ...core.units import few, format_bytes, plural
 from ...policy.preflight import FAILED, PASSED, SKIPPED, Row
+from ...storage.sharing import owner_elsewhere
 from ...storage.store import Store
 from ...system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK
 from ...system.locks import one_at_a_time
@@ -26,19 +27,23 @@ LEAST_INODES = 10_000
 LEAST_DESCRIPTORS = 4096
 MOST_SKEW_S = 2.0
 ANSWER_S = 5.0
+OWN_STORE = "take a store of your own with $JUPYTER_HYPERPOD_STORE"
+_NO_CLUSTER = ("DNS SRV lookup failed", "Could not establish a configuration source")  # sinfo: neither file nor record
 _PRIVATE = ("secret", "environment", "fingerprint.json")
 
 
 def store_parts(store: Store) -> Iterator[Row]:
     """The store: whose it is, modes, locks and room. A store that is not there yet is made, as a submission does."""
-    remedy = "take a store of your own with $JUPYTER_HYPERPOD_STORE"
     probe = store.root / f".doctor-{secrets.token_hex(4)}"
+    if (owner := owner_elsewhere(store.root)) and store.is_shared():
+        yield _shared(store, owner)
+        return
     try:
         store.prepare()
         with one_at_a_time(probe, "another process has it", 1.0):
             skew_s = probe.stat().st_mtime - time.time()
     except (HyperpodError, OSError) as error:
-        yield Row("store", FAILED, str(error), remedy)
+        yield Row("store", FAILED, str(error), OWN_STORE)
         return
     finally:
         with suppress(OSError):
@@ -46,6 +51,16 @@ def store_parts(store: Store) -> Iterator[Row]:
     yield _modes(store)
     yield _room(store)
     yield _clock(skew_s)
+
+
+def _shared(store: Store, owner: str) -> Row:
+    """The store of somebody else, who shares it."""
+    try:
+        count = len(store.job_ids())
+    except StoreError as error:
+        return Row("store", FAILED, str(error), f"ask {owner}, or {OWN_STORE}")
+    said = f"{store.root} belongs to {owner}, who shares it with you: {plural(count, 'job')}; to submit, {OWN_STORE}"
+    return Row("store", PASSED, said)
 
 
 def _modes(store: Store) -> Row:
@@ -147,6 +162,9 @@ def schedulers() -> Iterator[Row]:
         try:
             said = backend.answer(ANSWER_S)
         except HyperpodError as error:
+            if name == "slurm" and all(words in str(error) for words in _NO_CLUSTER):
+                yield Row(name, SKIPPED, f"{backend.title}'s programs are here and no cluster is configured")
+                continue
             mend = f"see what it says there; without {backend.title} use --backend local"
             yield Row(name, FAILED, f"{backend.title} does not answer: {error}", mend)
             continue
