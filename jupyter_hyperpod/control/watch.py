@@ -27,6 +27,7 @@ DRAIN_QUIET_S = 0.1
 DRAIN_S = 2.0
 SILENCE_CHECK_S = 2.0
 SILENCE_NOTICE_S = 5.0
+BAR_CHARACTERS = 1000  # more than a screen is wide
 
 
 @dataclass
@@ -175,6 +176,44 @@ def wait_for_step(store: Store, job_id: str, step: int) -> View:
     raise Conflict(f"{job_id} {watch.view['state']} at step {watch.view['step']}, before step {step}")
 
 
+class UnfinishedLine:
+    """The pieces of a line that has no newline yet, joined once: a line may have many. ``rewritten``: it is a bar."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.pieces: list[str] = []
+        self.rewritten = False
+
+    def add(self, piece: str) -> None:
+        """Append a piece. What it rewrites with a carriage return is forgotten."""
+        if not piece:
+            return
+        returned = bool(self.pieces) and self.pieces[-1].endswith("\r")
+        self.rewritten = self.rewritten or "\r" in piece
+        written = piece.rstrip("\r")
+        if (at := written.rfind("\r")) >= 0:
+            self.pieces = [piece[at:]]
+        elif returned and written:
+            self.pieces = [piece]
+        elif written or not returned:
+            self.pieces.append(piece)
+
+    def whole(self) -> str:
+        """All that is on the screen, or was before something else began there."""
+        return _overwritten("".join(self.pieces))
+
+    def begin(self, most: int) -> str:
+        """At most so many characters of it: a bar is drawn again with each piece."""
+        head: list[str] = []
+        size = 0
+        for piece in self.pieces:
+            head.append(piece[: most + 1 - size])
+            size += len(head[-1])
+            if size > most:
+                break
+        return _overwritten("".join(head))[:most]
+
+
 class OutputLines:
     """Turns `output.written` events into whole lines with a ``[rank 2]`` prefix where there are several ranks."""
 
@@ -182,7 +221,7 @@ class OutputLines:
         """Of the output that ``choice`` takes; all of it where None."""
         self._prefixed = max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1
         self._choice = choice or OutputChoice()
-        self._open: dict[tuple[str, str], tuple[str, str]] = {}
+        self._open: dict[tuple[str, str], UnfinishedLine] = {}
 
     def shows(self, event: Event) -> bool:
         """Whether the event is output that is wanted."""
@@ -197,11 +236,16 @@ class OutputLines:
         if not self.shows(event):
             return
         key = (str(data["member"]), str(data["stream"]))
-        prefix, text = self._open.pop(key, (self._prefix(data), ""))
-        *lines, rest = (text + data["text"]).split("\n")
-        yield from self._chosen(key[1], prefix, lines)
-        if rest:
-            self._open[key] = (prefix, rest)
+        first, *lines = str(data["text"]).split("\n")
+        line = self._open.get(key) or UnfinishedLine(self._prefix(data))
+        line.add(first)
+        if lines:
+            self._open.pop(key, None)
+            yield from self._chosen(key[1], line.prefix, [line.whole(), *lines[:-1]])
+            line = UnfinishedLine(line.prefix)
+            line.add(lines[-1])
+        if line.pieces:
+            self._open[key] = line
 
     def feed_all(self, events: Iterable[Event], *, ends: bool) -> Iterator[tuple[str, str]]:
         """Yield the lines of these events; where it ``ends`` with them, also those without a newline at the end."""
@@ -215,19 +259,19 @@ class OutputLines:
         if not self.shows(event) or event.data["rank"] != 0:
             return None
         stream = str(event.data["stream"])
-        prefix, text = self._open.get((str(event.data["member"]), stream), ("", ""))
-        return (stream, prefix + _overwritten(text)) if "\r" in text else None
+        line = self._open.get((str(event.data["member"]), stream))
+        return (stream, line.prefix + line.begin(BAR_CHARACTERS)) if line and line.rewritten else None
 
     def cut(self, event: Event) -> Iterator[tuple[str, str]]:
         """Yield the unfinished lines of the event's member: something else follows them."""
         for key in [key for key in self._open if key[0] == str(event.data["member"])]:
-            prefix, text = self._open.pop(key)
-            yield from self._chosen(key[1], prefix, [text])
+            line = self._open.pop(key)
+            yield from self._chosen(key[1], line.prefix, [line.whole()])
 
     def finish(self) -> Iterator[tuple[str, str]]:
         """Yield the lines that have no newline at the end."""
-        for (_, stream), (prefix, text) in self._open.items():
-            yield from self._chosen(stream, prefix, [text])
+        for (_, stream), line in self._open.items():
+            yield from self._chosen(stream, line.prefix, [line.whole()])
         self._open.clear()
 
     def _chosen(self, stream: str, prefix: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:

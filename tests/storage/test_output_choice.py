@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,42 @@ EVENTS = (
 )
 def test_what_is_shown(choice: OutputChoice, expected: list[str]) -> None:
     assert lines(choice, *EVENTS) == expected
+
+
+@given(st.lists(st.text("ab\r\n", max_size=6), max_size=8))
+def test_where_output_is_cut_into_pieces_does_not_change_its_lines(pieces: list[str]) -> None:
+    last_on_screen = [line.rstrip("\r").rpartition("\r")[2] for line in "".join(pieces).split("\n")]
+    expected = last_on_screen if not "".join(pieces).endswith("\n") and any(pieces) else last_on_screen[:-1]
+    shown = lines(OutputChoice(), *(printed(piece, float(at)) for at, piece in enumerate(pieces)))
+    assert shown == expected
+
+
+@pytest.mark.parametrize("begin", ["", "\r"])
+def test_a_long_line_in_many_pieces_takes_time_in_proportion(begin: str) -> None:
+    """The time of ten times as many pieces is compared, so that it holds on a slow machine, too."""
+    piece = printed("z" * 4096, 2.0)
+
+    def took(count: int) -> float:
+        shown, begin_s = OutputLines(new_job_view("a")), time.process_time()
+        list(shown.feed(printed(begin, 1.0)))
+        for _ in range(count):
+            assert not list(shown.feed(piece))
+            shown.bar(piece)
+        assert [len(line) for _, line in shown.feed(printed("\n", 3.0))] == [4096 * count]
+        return time.process_time() - begin_s
+
+    few = min(took(1000) for _ in range(3))
+    assert took(10_000) < 40 * max(few, 0.01), "with a copy of the line for each piece it is 100 times"
+
+
+def test_a_bar_is_what_was_last_written() -> None:
+    shown = OutputLines(new_job_view("a"))
+    seen = []
+    for text in ("10 %", "\r20 %", "\r", "30", " %\r", "\r", "4"):
+        list(shown.feed(printed(text, 1.0)))
+        seen.append(shown.bar(printed(text, 1.0)))
+    bars = [None, "20 %", "20 %", "30", "30 %", "30 %", "4"]
+    assert seen == [None if bar is None else ("stdout", bar) for bar in bars]
 
 
 def test_a_moment_is_an_age_or_a_date() -> None:
