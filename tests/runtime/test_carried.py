@@ -483,5 +483,5 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as sessio
 def test_a_part_of_the_model_that_the_loop_replaces_is_refused(job: Submit, change: str, words: str) -> None:
     """A member that joined later would train on with the part that was there."""
     view = job(REPLACED.replace("CHANGE", change), nodes=2).finish("failed")
-    assert view["step"] == 4
+    assert view["step"] in (3, 4)  # the last commit may be under way
     assert re.search(words, view["error"]["message"]), view["error"]
