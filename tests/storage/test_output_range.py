@@ -114,7 +114,8 @@ def told(story: list[tuple[str, int, float, int, str]], job: JobStore, clock: Cl
 def scan(job: JobStore, choice: OutputChoice) -> list[Event]:
     """Every piece, read from the beginning."""
     found = follow_events(job.events).poll() + follow_events(output_directory(job)).poll()
-    steps = choice.steps
+    names_steps = any("step" in event.data for event in found)  # else it is as of a version that named none
+    steps = choice.steps if names_steps else None
     return sorted(
         (
             event
