@@ -193,7 +193,8 @@ def test_heads_live_beside_each_other_and_die_alone(bench: Bench, eventually: Wa
 
 def test_a_new_supervisor_adopts_nodes_and_what_runs_on_them(bench: Bench, eventually: Wait) -> None:
     bench.start(bench.plan("sleep"), "node-1")
-    eventually(lambda: bench.turn() and "child" in bench.log("node-1"))
+    jobs = bench.host.nodes["node-1"].jobs
+    eventually(lambda: bench.turn() and "child" in bench.log("node-1") and all(handle.pid for handle in jobs.values()))
     before = {name: node.process for name, node in bench.host.nodes.items()}
     handles = dict(bench.host.nodes["node-1"].jobs)
     zygote = bench.host._zygote.process

@@ -41,6 +41,10 @@ class ClusterError(HyperpodError):
     """The cluster does not answer or cannot start."""
 
 
+class NoCluster(ClusterError):
+    """A scheduler's programs are here, and no cluster of it is configured."""
+
+
 class LoaderError(HyperpodError):
     """A model cannot be read or written: `source` names the object, `found` and `expected` say what is wrong."""
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ async def test_any_base_url(api: Api, store: Store, jp_root_dir: Path) -> None:
 
 async def test_a_store_that_does_not_exist_is_an_empty_one(api: Api, store: Store, openapi: dict[str, Any]) -> None:
     for path in (store.cluster_events, store.cluster, store.cells, store.jobs, store.shared, store.root):
-        path.rmdir()
+        shutil.rmtree(path)
     assert await api("GET", "/jobs") == (200, {"jobs": [], "older": 0})
     status, view = await api("GET", "/cluster")
     assert (status, view["state"]) == (200, "stopped")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket as sockets
 import subprocess
@@ -120,7 +121,7 @@ async def test_a_topic_needs_the_right_to_read_its_kind(connect: Connect, jp_ser
 
 async def test_the_cluster_is_a_topic_before_it_exists(connect: Connect, store: Store) -> None:
     for path in (store.cluster_events, store.cluster, store.cells, store.jobs, store.shared, store.root):
-        path.rmdir()
+        shutil.rmtree(path)
     client = await connect()
     await client.subscribe("cluster", "jobs")
     await client.until(lambda: "cluster" in client.views and client.jobs is not None)

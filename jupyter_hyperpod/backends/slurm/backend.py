@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...core.errors import ClusterError, NoCluster
 from ...core.units import plural
 from ..base import Backend, Remedies, Scheduler
 from ..types import Capabilities, Surroundings
 from . import commands, remedies
 from .runner import SlurmRunner
+
+_NO_CLUSTER = ("DNS SRV lookup failed", "Could not establish a configuration source")  # sinfo: neither file nor record
 
 
 class SlurmBackend:
@@ -27,7 +30,12 @@ class SlurmBackend:
         return ""
 
     def answer(self, limit_s: float) -> str:
-        return f"answers, with {plural(len(self.node_states({})), 'node')}"
+        try:
+            return f"answers, with {plural(len(self.node_states({})), 'node')}"
+        except ClusterError as error:
+            if all(words in str(error) for words in _NO_CLUSTER):
+                raise NoCluster(f"{self.title}'s programs are here and no cluster is configured") from error
+            raise
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         return commands.node_states(options.get("partition", ""))

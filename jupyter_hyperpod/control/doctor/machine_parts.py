@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ...backends import load
 from ...core.backends import BACKENDS
-from ...core.errors import ClusterError, HyperpodError, StoreError
+from ...core.errors import ClusterError, HyperpodError, NoCluster, StoreError
 from ...core.units import few, format_bytes, plural
 from ...policy.preflight import FAILED, PASSED, SKIPPED, Row
 from ...storage.sharing import owner_elsewhere
@@ -28,7 +28,6 @@ LEAST_DESCRIPTORS = 4096
 MOST_SKEW_S = 2.0
 ANSWER_S = 5.0
 OWN_STORE = "take a store of your own with $JUPYTER_HYPERPOD_STORE"
-_NO_CLUSTER = ("DNS SRV lookup failed", "Could not establish a configuration source")  # sinfo: neither file nor record
 _PRIVATE = ("secret", "environment", "fingerprint.json")
 
 
@@ -161,10 +160,10 @@ def schedulers() -> Iterator[Row]:
             continue
         try:
             said = backend.answer(ANSWER_S)
+        except NoCluster as error:
+            yield Row(name, SKIPPED, str(error))
+            continue
         except HyperpodError as error:
-            if name == "slurm" and all(words in str(error) for words in _NO_CLUSTER):
-                yield Row(name, SKIPPED, f"{backend.title}'s programs are here and no cluster is configured")
-                continue
             mend = f"see what it says there; without {backend.title} use --backend local"
             yield Row(name, FAILED, f"{backend.title} does not answer: {error}", mend)
             continue
