@@ -205,8 +205,8 @@ def _user(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
 def _impersonation(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if name := _word(user, "as"):
         yield "Impersonate-User", name
-        groups = user.get("as-groups") or []
-        yield from (("Impersonate-Group", str(group)) for group in groups if isinstance(groups, list))
+        groups = user.get("as-groups")
+        yield from (("Impersonate-Group", str(group)) for group in (groups if isinstance(groups, list) else ()))
 
 
 def _plugin(path: Path, found: Any) -> Plugin:
