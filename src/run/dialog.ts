@@ -1,6 +1,7 @@
 /** The dialog around the form: Ctrl-Enter accepts from everywhere, Escape closes. */
 
 import { Dialog } from '@jupyterlab/apputils';
+import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import type { IShared } from '../components/context';
@@ -14,7 +15,7 @@ export async function ask(
 ): Promise<IAnswer | null> {
   const { trans } = shared;
   const body = new Body(shared, question, () => dialog.check());
-  const dialog = new FormDialog({
+  const options = {
     title: question.whole
       ? trans.__('Run notebook on cluster')
       : trans.__('Run on cluster'),
@@ -28,7 +29,8 @@ export async function ask(
     ],
     focusNodeSelector: 'input[type="number"]',
     hasClose: true
-  });
+  };
+  const dialog = new FormDialog(options, () => body.getValue() !== null);
   dialog.addClass('jp-Hp-rundialog');
   const { button, value } = await dialog.launch();
   return button.accept ? value : null;
@@ -36,7 +38,7 @@ export async function ask(
 
 const KEYS = /Mac/.test(navigator.platform) ? '⌘ Enter' : 'Ctrl+Enter';
 
-class Body extends Root implements Dialog.IBodyWidget<IAnswer> {
+class Body extends Root implements Dialog.IBodyWidget<IAnswer | null> {
   constructor(
     shared: IShared,
     private readonly _question: IQuestion,
@@ -46,8 +48,9 @@ class Body extends Root implements Dialog.IBodyWidget<IAnswer> {
     this.addClass('jp-Hp-run');
   }
 
-  getValue(): IAnswer {
-    return this._answer!;
+  /** What is chosen; null until the form is drawn. */
+  getValue(): IAnswer | null {
+    return this._answer;
   }
 
   protected view(): JSX.Element {
@@ -63,7 +66,21 @@ class Body extends Root implements Dialog.IBodyWidget<IAnswer> {
   private _answer: IAnswer | null = null;
 }
 
-class FormDialog extends Dialog<IAnswer> {
+class FormDialog extends Dialog<IAnswer | null> {
+  constructor(
+    options: Partial<Dialog.IOptions<IAnswer | null>>,
+    private readonly _filled: () => boolean
+  ) {
+    super(options);
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    // The form is drawn later: until then a Ctrl-Enter would run the notebook's cells, here.
+    this.node.tabIndex = -1;
+    this.node.focus();
+  }
+
   /** Look again whether the form can be accepted. */
   check(): void {
     this._checkValidation();
@@ -74,8 +91,10 @@ class FormDialog extends Dialog<IAnswer> {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
       event.stopPropagation();
       event.preventDefault();
-      this.check();
-      this.resolve();
+      if (this._filled()) {
+        this.check();
+        this.resolve();
+      }
     } else if (
       event.key === 'Enter' &&
       activeElement?.closest('.jp-Hp-run :is(button, summary)')

@@ -194,6 +194,7 @@ test('a notebook becomes one job, with other values for its parameters', async (
     await expect(form.locator('.jp-Hp-line code')).toHaveText(
       '%%hyperpod --nodes 1'
     );
+    await expect(form.getByLabel('Nodes')).toBeFocused();
     await page.keyboard.press('Control+Enter');
     await expect(cells).toHaveCount(6);
     await expect(cells.nth(4)).toContainText('first 120', { timeout: 90_000 });
@@ -203,6 +204,7 @@ test('a notebook becomes one job, with other values for its parameters', async (
     await page.evaluate(() => {
       void (window as any).jupyterapp.commands.execute('hyperpod:run-notebook');
     });
+    await expect(form.getByLabel('Nodes')).toBeFocused();
     await form.getByLabel('Nodes').fill('2');
     await page.keyboard.press('Control+Enter');
     await expect(form).toBeHidden();
