@@ -11,11 +11,12 @@ from itertools import chain
 from pathlib import Path
 
 from ..control import jobs, lookup, report, watch
+from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
-from ..control.verb_options import aimed_at, fault_aim, log_choice, tail
-from ..core.events import TERMINAL_STATES, Event, to_json
+from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
+from ..core.events import Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
 from ..storage import room
@@ -61,18 +62,13 @@ def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, job_id)
-    if _show_output(follower, options, terminal, OutputChoice()):
+    if _show_output(follower, options, terminal, OutputChoice()) is None:
         return 0
     view = follower.view
-    _say_end(view | ({"error": None} if options.json else {}), terminal)
-    return 0 if view["state"] == "succeeded" else 1
-
-
-def _say_end(view: View, terminal: Terminal) -> None:
-    """Print why the job failed, and how far it came."""
-    if view["error"]:
+    if view["error"] and not options.json:
         terminal.note("\n".join(report.traceback_lines(view["error"])))
     terminal.note(report.progress_line(view))
+    return 0 if view["state"] == "succeeded" else 1
 
 
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -125,34 +121,29 @@ def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     job_id = lookup.job_id(store, options.job)
     _say_older(store, options.job, terminal)
     choice = log_choice(options, store.job(job_id), follow=options.follow)
+    filters = log_filters(options)
     if options.follow:
         follower = watch.JobWatch(store, job_id)
-        detached, view = _show_output(follower, options, terminal, choice), follower.view
+        shown = _show_output(follower, options, terminal, choice)
+        if shown is not None and not options.json:
+            error = printed.with_error(store.job(job_id), follower.view, choice)[1]
+            _print(printed.ending(store, follower.view, error, shown, filters), terminal)
+    elif options.json:
+        shown = _print(watch.printed_pieces(store, job_id, choice), terminal)
     else:
-        detached, view = False, _show_printed(store, job_id, options, terminal, choice)
-    if not detached and not options.json and view["state"] in TERMINAL_STATES - {"succeeded"}:
-        _say_end(view, terminal)
+        shown = _print(printed.logged(store, job_id, choice, filters), terminal)
+    if options.json and shown == 0:
+        terminal.note(printed.nothing(store, jobs.job_view(store, job_id), filters))
     return 0
-
-
-def _show_printed(
-    store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal, choice: OutputChoice
-) -> View:
-    """Print what is there of a job's output."""
-    if options.json:
-        _print(watch.printed_pieces(store, job_id, choice), terminal)
-        return {}
-    view, lines = watch.printed(store, job_id, choice)
-    _print(lines, terminal)
-    return view
 
 
 def _show_output(
     follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal, choice: OutputChoice
-) -> bool:
-    """Print a job's output to its end; returns True when the person pressed Ctrl-C."""
+) -> int | None:
+    """Print a job's output to its end; returns the number of lines, or None when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
     notice = waits = ""
+    shown = 0
     try:
         for events in chain([follower.there()], follower.batches()):
             first = lines is None
@@ -160,31 +151,37 @@ def _show_output(
                 watch.require_rank(follower.view, events, choice.rank, later=True)
                 lines = watch.OutputLines(follower.view, choice)
             found = _shown_as_json(events, choice) if options.json else lines.feed_all(events, ends=False)
-            _print(choice.last(found) if first else found, terminal)
+            if first and not options.json:  # of a job that has ended, the error counts among the last lines
+                choice, _ = printed.with_error(follower.store.job(follower.job_id), follower.view, choice)
+            shown += _print(choice.last(found) if first else found, terminal)
             terminal.status(report.progress_line(follower.view))
             notice = _say_notice(follower, notice, terminal)
             waits = _say_wait(follower.view, waits, terminal)
         if lines and not options.json:
-            _print(lines.finish(), terminal)
+            shown += _print(lines.finish(), terminal)
     except KeyboardInterrupt:
         job_id = follower.job_id
         terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
-        return True
+        return None
     terminal.clear()
-    return False
+    return shown
 
 
 def _shown_as_json(events: Iterable[Event], choice: OutputChoice) -> Iterator[Event]:
     return (event for event in events if choice.takes(event) and choice.has(event.data["text"]))
 
 
-def _print(shown: Iterable[Event | tuple[str, str]], terminal: Terminal) -> None:
+def _print(shown: Iterable[Event | tuple[str, str]], terminal: Terminal) -> int:
+    """Print events as JSON, lines to their streams; return their number."""
+    count = 0
     for one in shown:
+        count += 1
         if isinstance(one, Event):
             terminal.json(to_json(one), None)
         else:
             stream, line = one
             terminal.note(line) if stream == "stderr" else terminal.line(line)
+    return count
 
 
 def _say_notice(follower: watch.JobWatch, said: str, terminal: Terminal) -> str:
@@ -204,13 +201,17 @@ def _say_wait(view: View, said: str, terminal: Terminal) -> str:
 def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, lookup.job_id(store, options.job))
     kinds, last, first_s = set(options.kind or ()), tail(options, "events"), 0.0
+    count = shown = 0
     try:
         for events in chain([follower.there()], follower.batches() if options.follow else ()):
             first_s = first_s or (events[0].time_s if events else 0.0)
-            chosen = (event for event in events if not kinds or event.kind in kinds)
-            for event in deque(chosen, maxlen=last):
+            chosen = deque((event for event in events if not kinds or event.kind in kinds), maxlen=last)
+            for event in chosen:
                 _print_event(event, first_s, options.json, terminal)
+            count, shown = count + len(events), shown + len(chosen)
             last = None  # of what comes from now on, everything is shown
+        if not shown:
+            terminal.note(no_events(follower.job_id, options, count))
     except KeyboardInterrupt:
         terminal.note(f"detached; {follower.job_id} goes on")
     return 0

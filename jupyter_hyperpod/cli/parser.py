@@ -14,7 +14,13 @@ from ..control.report import JOBS_SHOWN
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
-from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
+from ..control.verb_options import (
+    add_cluster_options,
+    add_event_options,
+    add_fault_options,
+    add_log_options,
+    add_serve_options,
+)
 from ..core.backends import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
 from .configuration import GenerateConfig
@@ -147,10 +153,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
 
     events = verbs.add("events", "print what happened to a job, one sentence per event", job=True, query=True)
     events.add_argument("--follow", action="store_true", help=FOLLOW)
-    events.add_argument(
-        "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
-    )
-    events.add_argument("--tail", type=int, metavar="N", help="only the last N events")
+    add_event_options(events)
 
     environment_verbs.add_options(verbs.add("env", environment_verbs.HELP))
     verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ..core import env_references
 from ..core.errors import SpecError
-from ..core.events import FAULTS, TARGETS
+from ..core.events import EVENT_FIELDS, FAULTS, TARGETS
+from ..core.options import argument, near_matches
+from ..core.units import plural
 from ..storage.output import output_choice
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
@@ -19,7 +22,7 @@ from .option_parser import add_env_option, duration, verbatim_help_format
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``logs`` that choose what is shown."""
-    when = "30s, 10min, 2h or 1d ago, or a date such as 2026-11-25T21:00"
+    when = "30s, 10min, 2h or 1d ago, 15:00 (today or yesterday), or a date such as 2026-11-25T21:00"
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--node", metavar="NODE", help="only what was printed on this node")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
@@ -52,9 +55,46 @@ def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = Fal
     if options.steps:
         steps = output_choice.chosen_steps(job.events, *output_choice.step_range(options.steps))
         return replace(found, steps=steps)
-    if options.since:
-        found = replace(found, since_s=output_choice.moment(options.since))
-    return replace(found, until_s=output_choice.moment(options.until)) if options.until else found
+    since_s, until_s = output_choice.time_range(options.since, options.until)
+    return replace(found, since_s=since_s, until_s=until_s)
+
+
+def log_filters(options: argparse.Namespace) -> str:
+    """The options of ``logs`` that were given and may hide lines, as they were written."""
+    return given_filters(options, "rank", "node", "grep", "since", "until", "steps")
+
+
+def given_filters(options: argparse.Namespace, *names: str) -> str:
+    """Those of the options that were given, as they are written: ``--rank 1 --grep 'a b'``."""
+    given = [(name, getattr(options, name)) for name in names if getattr(options, name) is not None]
+    words = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in words)
+
+
+def add_event_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``events`` that choose what is shown."""
+    parser.add_argument(
+        "--kind",
+        action="append",
+        type=argument(_kind),
+        metavar="KIND",
+        help="only this kind, for example incident.stage; may be repeated",
+    )
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N events")
+
+
+def _kind(text: str) -> str:
+    if text in EVENT_FIELDS:
+        return text
+    near = near_matches(text, sorted(EVENT_FIELDS), 3)
+    raise SpecError(f"no event is of the kind {text[:40]!r}{near}; `events` without --kind shows those of the job")
+
+
+def no_events(job_id: str, options: argparse.Namespace, count: int) -> str:
+    """A sentence for a job of whose ``count`` events none is shown."""
+    if not count:
+        return f"nothing has happened to {job_id} yet"
+    return f"no event of {job_id} matches {given_filters(options, 'kind')}; it has {plural(count, 'event')}"
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:

@@ -139,7 +139,7 @@ def printed(store: Store, job_id: str, choice: OutputChoice) -> tuple[View, Iter
 
     Raises NotFound for a rank or a node that the job has not had.
     """
-    view = _checked(store, job_id, choice)
+    view = checked(store, job_id, choice)
     return view, last_output(
         store.job(job_id), choice, lambda events: OutputLines(view, choice).feed_all(events, ends=True)
     )
@@ -147,7 +147,7 @@ def printed(store: Store, job_id: str, choice: OutputChoice) -> tuple[View, Iter
 
 def printed_pieces(store: Store, job_id: str, choice: OutputChoice) -> Iterator[Event]:
     """The same as events, which name the time, the rank and the step."""
-    _checked(store, job_id, choice)
+    checked(store, job_id, choice)
 
     def chosen(events: Iterator[Event]) -> Iterator[Event]:
         return (event for event in events if is_notice(event) or choice.has(event.data["text"]))
@@ -155,8 +155,8 @@ def printed_pieces(store: Store, job_id: str, choice: OutputChoice) -> Iterator[
     return last_output(store.job(job_id), choice, chosen)
 
 
-def _checked(store: Store, job_id: str, choice: OutputChoice) -> View:
-    """The view of a job that has had the rank and the node of the choice."""
+def checked(store: Store, job_id: str, choice: OutputChoice) -> View:
+    """The view of a job that has had the rank and the node of the choice. Raises NotFound."""
     job = store.job(job_id)
     view = FoldedJournal(job).catch_up()
     if choice.rank is not None:

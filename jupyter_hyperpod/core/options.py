@@ -24,7 +24,10 @@ def argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     return read
 
 
-def near_matches(word: str, known: Sequence[str]) -> str:
-    """Return ``" (did you mean X?)"`` where a known word resembles `word`, else ""."""
-    near = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def near_matches(word: str, known: Sequence[str], most: int = 1) -> str:
+    """Return ``" (did you mean X?)"`` where a known word resembles `word`, else "". Of several, ``most`` are named."""
+    near = difflib.get_close_matches(word, known, most)
+    if most > 1:
+        near = [*near, *(one for one in known if word and one.startswith(word) and one not in near)][:most]
+    named = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
+    return f" (did you mean {named}?)" if near else ""

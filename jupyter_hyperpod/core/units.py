@@ -10,8 +10,11 @@ from .errors import SpecError
 _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_WORDS = {"millisecond": 1e-3, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_SECONDS |= _WORDS | {f"{word}s": seconds for word, seconds in _WORDS.items()}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d)?\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_TERM = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
 def parse_bytes(text: str) -> int:
@@ -37,12 +40,23 @@ def format_bytes(count: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds in ``"250ms"``, ``"30"``, ``"5min"`` or ``"2h"``; raises SpecError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    """Return the seconds in ``"250ms"``, ``"30"``, ``"5 minutes"`` or ``"1h30min"``; raises SpecError."""
+    rest, seconds = text.strip(), 0.0
+    if is_number(rest):
+        return float(rest)
+    while match := _TERM.match(rest):
+        number, unit = match.groups()
+        if unit not in _SECONDS:
+            break
+        seconds, rest = seconds + float(number) * _SECONDS[unit], rest[match.end() :]
+    if rest or not text.strip():
         raise SpecError(f"duration {text!r} is not a time; write for example 250ms, 30s, 5min or 2h")
-    number, unit = match.groups()
-    return float(number) * _SECONDS[unit or "s"]
+    return seconds
+
+
+def is_number(text: str) -> bool:
+    """Whether the text is a number without a unit."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def format_duration(seconds: float) -> str:

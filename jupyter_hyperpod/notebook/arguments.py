@@ -11,7 +11,13 @@ from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
-from ..control.verb_options import add_cluster_options, add_fault_options, add_log_options, add_serve_options
+from ..control.verb_options import (
+    add_cluster_options,
+    add_event_options,
+    add_fault_options,
+    add_log_options,
+    add_serve_options,
+)
 from ..core.errors import SpecError
 from ..core.options import near_matches
 from ..planner.request import SUMMARY, add_plan_options
@@ -97,8 +103,7 @@ def verb_parser() -> Parser:
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
-    made["events"].add_argument("--kind", action="append", metavar="KIND", help="only this kind; may be repeated")
-    made["events"].add_argument("--tail", type=int, metavar="N", help="only the last N events")
+    add_event_options(made["events"])
     add_log_options(made["logs"])
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,11 +24,20 @@ from ..control import (
     watch,
 )
 from ..control.parity import environment_verbs
-from ..control.runs import labels
+from ..control.runs import labels, printed
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
-from ..control.verb_options import aimed_at, fault_aim, log_choice, run_cluster, serve_fields, tail
+from ..control.verb_options import (
+    aimed_at,
+    fault_aim,
+    log_choice,
+    log_filters,
+    no_events,
+    run_cluster,
+    serve_fields,
+    tail,
+)
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
@@ -113,19 +123,22 @@ def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
 
 
 def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
-    found = jobs.follow(*_job(options, notebook)).poll()
+    store, job_id = _job(options, notebook)
+    found = jobs.follow(store, job_id).poll()
     first_s = found[0].time_s if found else 0.0
     of_kind = (event for event in found if not options.kind or event.kind in options.kind)
     chosen = deque(of_kind, tail(options, "events"))
     rows = [(f"{event.time_s - first_s:.3f}", event.kind, event_sentence(event)) for event in chosen]
-    table = text_tables.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
+    nothing = no_events(job_id, options, len(found))
+    table = text_tables.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, nothing)
     return Rows([to_json(event) for event in chosen], table)
 
 
 def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
-    for _, line in watch.printed(store, job_id, log_choice(options, store.job(job_id)))[1]:
-        print(line)
+    choice = log_choice(options, store.job(job_id))
+    for stream, line in printed.logged(store, job_id, choice, log_filters(options)):
+        print(line, file=sys.stderr if stream == "stderr" else sys.stdout)
 
 
 def _attach(options: argparse.Namespace, notebook: Notebook) -> None:

@@ -51,12 +51,12 @@ class OutputQuery:
         if self.before and not self.tail:
             raise SpecError("before needs tail: how many pieces of what comes before that place")
         steps = output_choice.chosen_steps(job.events, *output_choice.step_range(self.steps)) if self.steps else None
-        none = OutputChoice()
+        since_s, until_s = output_choice.time_range(self.since, self.until)
         return OutputChoice(
             rank=_number("rank", self.rank, 0, 10**6) if self.rank else None,
             node=self.node or None,
-            since_s=output_choice.moment(self.since) if self.since else none.since_s,
-            until_s=output_choice.moment(self.until) if self.until else none.until_s,
+            since_s=since_s,
+            until_s=until_s,
             steps=steps,
             tail=_number("tail", self.tail, 1, MOST_PIECES) if self.tail else None,
         )

@@ -33,13 +33,17 @@ def test_sizes_people_write(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("250ms", 0.25), ("30", 30), ("5min", 300), ("5m", 300), ("2h", 7200), ("1d", 86400)]
+    ("text", "seconds"),
+    [("250ms", 0.25), ("30", 30), ("5min", 300), ("5m", 300), ("2h", 7200), ("1d", 86400)]
+    + [("10 minutes", 600), ("1 hour", 3600), ("1h30m", 5400), ("2 days", 172800), ("1 h 5 min", 3900), ("3 secs", 3)],
 )
 def test_durations_people_write(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1", "1e3", "8 megabytes", "inf", "0x10", "1,000", "3 parsecs"])
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-1", "1e3", "8 megabytes", "inf", "0x10", "1,000", "3 parsecs", "1h30", "5 ss", "h", "hours"]
+)
 def test_nonsense_is_refused_with_an_example(text: str) -> None:
     for parse in (parse_bytes, parse_duration):
         with pytest.raises(SpecError, match=re.escape(repr(text)) + ".*for example"):
@@ -61,6 +65,11 @@ def test_printed_sizes_read_back_within_three_digits(count: int) -> None:
     printed = format_bytes(count)
     assert "e+" not in printed
     assert parse_bytes(printed) == pytest.approx(count, rel=0.006)
+
+
+@given(st.integers(min_value=0, max_value=10**8))
+def test_printed_durations_read_back_within_a_minute(seconds: int) -> None:
+    assert abs(parse_duration(format_duration(seconds)) - seconds) < (60 if seconds >= 3600 else 1)
 
 
 @given(st.floats(min_value=0, max_value=10**8))

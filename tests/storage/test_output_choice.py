@@ -22,6 +22,7 @@ from jupyter_hyperpod.storage.output.output_choice import (
     moment,
     pattern,
     step_range,
+    time_range,
     times_of_steps,
 )
 from jupyter_hyperpod.storage.output.step_index import StepRange
@@ -169,3 +170,50 @@ def test_an_expression_that_never_ends_is_refused() -> None:
 
 def test_a_node_is_chosen() -> None:
     assert lines(OutputChoice(node="node-1"), *EVENTS) == ["x"]
+
+
+@given(st.integers(10**9, 2 * 10**9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_a_time_of_day_is_the_last_one(now_s: int, hour: int, minute: int, second: int) -> None:
+    at_s = moment(f"{hour}:{minute:02}:{second:02}", now_s)
+    assert now_s - 25 * 3600 <= at_s <= now_s, "a day may have 25 hours"
+    assert moment(f"{hour:02}:{minute:02}", now_s) <= now_s
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "UTC"])
+def test_a_time_of_day_is_that_of_the_clock_on_the_wall(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        now_s = time.mktime((2026, 11, 25, 14, 0, 0, 0, 0, -1))
+        assert moment("13:59", now_s) == now_s - 60
+        assert moment("14:01", now_s) == now_s - 86400 + 60, "of yesterday"
+        assert time_range("23:00", "1:00", now_s) == (now_s - 15 * 3600, now_s - 13 * 3600)
+        night_s = now_s + 10.5 * 3600
+        assert time_range("23:00", "01:00", night_s) == (night_s - 1.5 * 3600, night_s + 0.5 * 3600)
+    time.tzset()
+
+
+@given(st.integers(0, 10**5), st.sampled_from(["min", " min", "m", " minutes", "minute", " minutes ago", " mins"]))
+def test_an_age_may_be_written_in_words(number: int, unit: str) -> None:
+    assert moment(f"{number}{unit}", 1e9) == 1e9 - 60 * number
+
+
+@given(st.text("0123456789:-T hms.aghoinuted", max_size=12), st.floats(0, 4e9))
+def test_no_other_text_is_a_time(text: str, now_s: float) -> None:
+    try:
+        assert math.isfinite(moment(text, now_s))
+    except SpecError as error:
+        assert repr(text) in str(error) and "10min, 2h" in str(error)
+
+
+@pytest.mark.parametrize("number", ["10", "1.5", " 10 ", "10 ago", "1795636800"])
+def test_a_number_alone_is_no_time(number: str) -> None:
+    with pytest.raises(SpecError, match="has no unit: .*s, .*min or .*h"):
+        moment(number)
+
+
+def test_a_range_that_ends_before_it_begins_is_refused() -> None:
+    assert time_range(None, "") == (-math.inf, math.inf)
+    assert time_range("2h", "1h", 10_000.0) == (2_800.0, 6_400.0)
+    with pytest.raises(SpecError, match="nothing is between since 1h and until 2h: the end comes before"):
+        time_range("1h", "2h")

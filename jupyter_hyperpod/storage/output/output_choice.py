@@ -9,20 +9,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from datetime import time as day_time
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from ...core.errors import SpecError
 from ...core.events import Event
-from ...core.units import parse_duration, plural
+from ...core.units import is_number, parse_duration, plural
 from ...system.timed_search import search
 from ..journal import files
 from ..journal_search import read_kinds
 from .step_index import StepRange
 
 Shown = TypeVar("Shown")
+MOMENTS = "write 30s, 10min, 2h or 1d for so long ago, 15:00 for a time of today, or a date such as 2026-11-25T21:00"
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 Commits = tuple[tuple[int, int, float], ...]  # the session, the step and the time of each
 
 
@@ -61,19 +64,46 @@ class OutputChoice:
 
 
 def moment(text: str, now_s: float | None = None) -> float:
-    """Unix time of ``"10min"`` (so long ago) or of a date and time such as ``2026-11-25T21:00``, local without a zone.
+    """Unix time of ``"10min"`` (so long ago), ``"15:00"`` (the last one) or of a date such as ``2026-11-25T21:00``.
 
-    Raises SpecError for anything else.
+    Local without a zone. Raises SpecError for anything else, and for a number alone, which may be meant in many ways.
     """
+    now_s = time.time() if now_s is None else now_s
+    words = text.strip()
+    age = words.removesuffix("ago")
+    if is_number(age):
+        number = age.strip()
+        raise SpecError(f"{text!r} has no unit: {number}s, {number}min or {number}h? {MOMENTS}")
+    with suppress(SpecError):
+        return now_s - parse_duration(age)
     try:
-        return (time.time() if now_s is None else now_s) - parse_duration(text)
-    except SpecError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
+        if clock := _CLOCK.fullmatch(words):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            return _last(day_time(hour, minute, second), now_s)
+        return datetime.fromisoformat(words).timestamp()
     except (ValueError, OverflowError, OSError):
-        expected = "write 30s, 10min, 2h or 1d for so long ago, or a date such as 2026-11-25T21:00"
-        raise SpecError(f"{text!r} is no time: {expected}") from None
+        raise SpecError(f"{text!r} is no time: {MOMENTS}") from None
+
+
+def _last(clock: day_time, now_s: float) -> float:
+    """The last time at which a clock on the wall has shown this: today, or yesterday."""
+    today = datetime.fromtimestamp(now_s).date()
+    at_s = datetime.combine(today, clock).timestamp()
+    return at_s if at_s <= now_s else datetime.combine(today - timedelta(days=1), clock).timestamp()
+
+
+def time_range(since: str | None, until: str | None, now_s: float | None = None) -> tuple[float, float]:
+    """From one `moment` to another; None or "" is no bound. An ``until`` such as 15:00 is the first one after `since`.
+
+    Raises SpecError where nothing can be between them.
+    """
+    since_s = moment(since, now_s) if since else -math.inf
+    until_s = moment(until, now_s) if until else math.inf
+    if until and until_s < since_s and _CLOCK.fullmatch(until.strip()):
+        until_s = (datetime.fromtimestamp(until_s) + timedelta(days=1)).timestamp()
+    if until_s < since_s:
+        raise SpecError(f"nothing is between since {since} and until {until}: the end comes before the beginning")
+    return since_s, until_s
 
 
 def pattern(text: str) -> re.Pattern[str]:
