@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
-from ..core.units import format_bytes, format_duration, plural
+from ..core.units import format_bytes, format_duration, format_rate, plural
 from .cluster import ANSWERS
 from .text_tables import Cell, Paint, Table, clean, unpainted
 
@@ -87,7 +87,7 @@ def step_texts(view: View) -> list[str]:
         *session,
         f"step {steps(view)}",
         f"loss {loss_text(view)}",
-        *([] if rate is None else [f"{rate:.3g} samples/s"]),
+        *([] if rate is None else [format_rate(rate, "sample")]),
     ]
 
 
@@ -112,7 +112,7 @@ def _load(metrics: Mapping[str, Any]) -> str:
         return f"loading {format_bytes(metrics['loaded_bytes'])} of {format_bytes(metrics['loading_bytes'])}"
     if "ready" not in metrics:
         return ""
-    parts = [f"{metrics['ready']} of {metrics['target']} replicas", f"{metrics['requests_per_s']:.3g} requests/s"]
+    parts = [f"{metrics['ready']} of {metrics['target']} replicas", format_rate(metrics["requests_per_s"], "request")]
     if "p50_s" in metrics:
         parts.append(f"p50 {latency_text(metrics, 'p50_s')}, p99 {latency_text(metrics, 'p99_s')}")
     return " · ".join([*parts, *([f"{metrics['queued']} wait"] if metrics["queued"] else [])])
@@ -259,7 +259,7 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("session", str(view["session_number"]) if view["session_number"] > 1 else ""),
         ("step", steps(view) if session else ""),
         ("loss", loss_text(view) if session else ""),
-        ("throughput", f"{rate:.3g} samples/s" if rate else ""),
+        ("throughput", format_rate(rate, "sample") if rate else ""),
         ("batch", f"{session['global_batch']} in {plural(session['micro_batches'], 'micro-batch')}" if session else ""),
         ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
         ("samples", f"{view['samples']:,}, {plural(view['redone'], 'micro-batch')} computed again" if session else ""),

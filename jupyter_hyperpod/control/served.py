@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ..core.events import TERMINAL_STATES
+from ..core.units import format_number
 from .report import View, ago, latency_text, state_cell
 from .text_tables import Cell, Table, clean
 
@@ -26,7 +27,7 @@ def deployments_table(views: Sequence[View]) -> Table:
                 Cell(view["id"]),
                 state_cell(view["state"]),
                 Cell(f"{0 if ended else view['world_size']}{wanted}"),
-                Cell("-" if ended else f"{metrics.get('requests_per_s', 0.0):.3g}"),
+                Cell("-" if ended else format_number(metrics.get("requests_per_s", 0.0))),
                 Cell(latency_text(metrics, "p50_s")),
                 Cell(latency_text(metrics, "p99_s")),
                 Cell(f"{metrics.get('answered', 0):,}"),

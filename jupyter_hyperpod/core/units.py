@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -70,6 +71,21 @@ def format_duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def format_number(value: float) -> str:
+    """Print three significant digits without an exponent, thousands separated: ``1,840``, ``12.3``, ``0.000278``."""
+    rounded = float(f"{value:.3g}")
+    if not math.isfinite(rounded) or rounded == 0:
+        return f"{rounded:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    text = f"{rounded:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def format_rate(per_s: float, noun: str) -> str:
+    """Print how often something happens: ``1,840 samples/s``."""
+    return f"{format_number(per_s)} {noun}s/s"
 
 
 def format_money(amount: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..core.elastic import ElasticRange
-from ..core.units import plural
+from ..core.units import format_number, plural
 from .decision import Decision
 
 BEAT_S = 0.1  # between two heartbeats of a member, in a job of at most `OFTEN` members
@@ -227,7 +227,7 @@ def lost(pulses: Sequence[MemberHeartbeat], timeout_s: float, first_s: float = 0
         silent = pulse.beat_age_s > SILENT_S
         limit_s = silence_limit_s(pulse, heard, len(pulses) - 1) if silent else BEATS_LOST_S
         if pulse.beat_age_s > limit_s:
-            reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {limit_s:.3g} s"
+            reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {format_number(limit_s)} s"
             if pulse.unconfirmed_s is not None:
                 return Decision(
                     (pulse.member, PARTITION), f"{reason}, and its host confirms nothing that is sent to it"

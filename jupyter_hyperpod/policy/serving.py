@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.units import plural
+from ..core.units import format_number, plural
 from .decision import Decision
 
 UP_WINDOW_S = 1.0
@@ -50,7 +50,8 @@ def decide(readings: Sequence[LoadReading], replicas: int, limits: Limits, now_s
     load = sum(recent) / len(recent) if recent else 0.0
     wanted = _clamp(_needed(load, limits), limits)
     if wanted > replicas:
-        reason = f"{load:.3g} requests are outstanding, {limits.outstanding:g} a replica are wanted: {_count(wanted)}"
+        wish = f"{limits.outstanding:g} a replica are wanted"
+        reason = f"{format_number(load)} requests are outstanding, {wish}: {_count(wanted)}"
         return Decision(wanted, reason + (", the most there may be" if wanted == limits.maximum else ""))
     since_s = now_s - limits.scale_down_delay_s
     if replicas > limits.minimum and readings and readings[0].time_s <= since_s:
@@ -59,7 +60,7 @@ def decide(readings: Sequence[LoadReading], replicas: int, limits: Limits, now_s
         if enough < replicas:
             reason = f"no more than {most} requests were outstanding for {limits.scale_down_delay_s:g} s"
             return Decision(enough, f"{reason}: {_suffice(enough)}")
-    return Decision(replicas, f"{load:.3g} requests are outstanding: {_suffice(replicas)}")
+    return Decision(replicas, f"{format_number(load)} requests are outstanding: {_suffice(replicas)}")
 
 
 def _needed(load: float, limits: Limits) -> int:

@@ -18,6 +18,8 @@ from jupyter_hyperpod.core.units import (
     format_bytes,
     format_duration,
     format_money,
+    format_number,
+    format_rate,
     parse_bytes,
     parse_duration,
     plural,
@@ -92,6 +94,29 @@ def test_durations_never_print_a_sixtieth(seconds: float) -> None:
 )
 def test_durations_as_a_person_would_say_them(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1843.2, "1,840"),
+        (999.6, "1,000"),
+        (12.345, "12.3"),
+        (2.5, "2.5"),
+        (100, "100"),
+        (0, "0"),
+        (0.000278, "0.000278"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> None:
+    assert format_number(value) == text
+    assert format_rate(value, "sample") == f"{text} samples/s"
+
+
+@given(st.floats(min_value=1e-9, max_value=1e15))
+def test_a_printed_number_reads_back_within_three_digits(value: float) -> None:
+    printed = format_number(value)
+    assert "e" not in printed and float(printed.replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
 def test_money_has_thousands_separators() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control.runs.markup import number as axis_number
 from jupyter_hyperpod.control.runs.markup import section
 from jupyter_hyperpod.control.runs.page import LARGEST_BYTES, bounded
 from jupyter_hyperpod.control.runs.report_page import report_page
 from jupyter_hyperpod.control.runs.run_record import RunRecord, read
+from jupyter_hyperpod.control.runs.sentence import what_happened
 from jupyter_hyperpod.control.runs.verbs import write
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event, decode_event, encode
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage import segments
-from jupyter_hyperpod.storage.journal import files, identity
+from jupyter_hyperpod.storage.journal import event_writer, files, identity
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.runs.pages import harmless
 
@@ -68,6 +71,33 @@ def test_a_story_is_told_in_a_sentence_with_its_decisions(store: Store) -> None:
     assert all(reason in page.text for _, _, reason in record.decisions)
     assert record.time.goodput and f"goodput {100 * record.time.goodput:.1f} %" in page.text
     assert len(page.pictures) >= 4, "loss, throughput, nodes, time"
+
+
+@pytest.mark.parametrize(
+    ("state", "started", "sentence"),
+    [
+        ("pending", False, "told has not started on 2 nodes; it is pending: why."),
+        ("stopped", False, "told did not start on 2 nodes; it was stopped: why."),
+        ("running", True, "told has run for 5.0 s on 2 nodes; it is running: why."),
+        ("succeeded", True, "told ran for 5.0 s on 2 nodes; it succeeded."),
+    ],
+)
+def test_a_job_without_steps_is_told_in_a_whole_sentence(
+    store: Store, state: str, started: bool, sentence: str
+) -> None:
+    job = store.create_job(JobSpec(name="told", cell_digest=store.put_cell("1"), nodes=2))
+    times = iter([100.0, 100.0, 105.0])
+    with event_writer(job.events, "control", clock=lambda: next(times)) as journal:
+        journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
+        if started:
+            journal.append("job.state", {"state": "running", "reason": ""})
+        journal.append("job.state", {"state": state, "reason": "why"})
+    record = replace(read(store, job.id), now_s=105.0)
+    assert what_happened(record) == sentence
+
+
+def test_rates_are_written_without_an_exponent() -> None:
+    assert [axis_number(value) for value in (1840.5, 18405.5, 2_500_000.0, 0.5)] == ["1840", "18.41k", "2.5M", "0.5"]
 
 
 def hostile(job: JobStore, text: str) -> None:

@@ -33,7 +33,7 @@ def number(value: float) -> str:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
         return f"{value:.4g}"
-    if abs(value) < 1e15 and value == int(value):
+    if 1e4 <= abs(value) < 1e15:
         for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= size:
                 return f"{value / size:.4g}{unit}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...core.units import cut, format_bytes, format_duration, plural
+from ...core.units import cut, format_bytes, format_duration, format_rate, plural
 from ..report import TONES, incident_duration, labels_text, loss_text, steps, throughput
 from .charts import Chart, Line, Mark, table_rows
 from .markup import block, figure, folded, moment, number, pairs, safe, section, table
@@ -79,7 +79,7 @@ def _figures(record: RunRecord) -> str:
         ("goodput", "-" if goodput is None else f"{100 * goodput:.1f} %", "of the members' time in committed steps"),
         ("incidents", f"{record.incident_count:,}", f"{lost} of a member"),
         ("nodes", str(view["world_size"] or view["nodes_wanted"]), sizes),
-        ("ran", ran, f"{rate:.4g} samples/s in the last step" if rate else ""),
+        ("ran", ran, f"{format_rate(rate, 'sample')} in the last step" if rate else ""),
     ]
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{safe(value)}<small>{safe(more)}</small></dd></div>" for name, value, more in known

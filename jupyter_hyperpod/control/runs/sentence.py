@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.units import format_duration, plural
+from ...core.units import format_duration, format_rate, plural
 from ..report import loss_text, throughput
 from .run_record import RunRecord
 
@@ -10,23 +10,24 @@ from .run_record import RunRecord
 def what_happened(record: RunRecord) -> str:
     """One sentence: how it ended, what it computed on how many nodes, what it lost, and how it went on."""
     view = record.view
-    told = [_beginning(record)]
-    if view["step"]:
-        earlier = f" in session {view['session_number']}" if view["session_number"] > 1 else ""
-        told.append(f"{'trained' if record.over else 'has trained'} {plural(view['step'], 'step')}{earlier}")
-        if view["loss"] is not None:
-            told[-1] += f" to a loss of {loss_text(view)}"
-    if view["started_s"] is not None:
-        told.append(f"in {format_duration(max(0.0, record.end_s - view['started_s']))}")
-    size = view["world_size"] or view["nodes_wanted"]
-    if size:
-        told[-1] += f" on {plural(size, 'node')}"
-    return "; ".join(filter(None, [" ".join(filter(None, told)), _losses(record), _ending(record)])) + "."
+    told = f"{view['name'] or record.job_id} {_done(record)}"
+    return "; ".join(filter(None, [told, _losses(record), _ending(record)])) + "."
 
 
-def _beginning(record: RunRecord) -> str:
+def _done(record: RunRecord) -> str:
+    """What the job did, and on how many nodes."""
     view = record.view
-    return f"{view['name'] or record.job_id}"
+    size = view["world_size"] or view["nodes_wanted"]
+    nodes = f" on {plural(size, 'node')}" if size else ""
+    if view["started_s"] is None and not view["step"]:
+        return f"{'did not start' if record.over else 'has not started'}{nodes}"
+    took = "" if view["started_s"] is None else format_duration(max(0.0, record.end_s - view["started_s"]))
+    if not view["step"]:
+        return f"{'ran' if record.over else 'has run'} for {took}{nodes}"
+    told = f"{'trained' if record.over else 'has trained'} {plural(view['step'], 'step')}"
+    told += f" in session {view['session_number']}" if view["session_number"] > 1 else ""
+    told += "" if view["loss"] is None else f" to a loss of {loss_text(view)}"
+    return told + (f" in {took}" if took else "") + nodes
 
 
 def _losses(record: RunRecord) -> str:
@@ -56,5 +57,5 @@ def _ending(record: RunRecord) -> str:
         why = f"{error['type']}: {error['message']}" if error else view["reason"]
         return f"it {'failed' if state == 'failed' else 'was stopped'}{f': {why}' if why else ''}".rstrip(".")
     rate = throughput(view)
-    now = f"it is {state}" + (f", {rate:.3g} samples/s" if rate else "")
+    now = f"it is {state}" + (f", {format_rate(rate, 'sample')}" if rate else "")
     return now + (f": {view['reason']}" if view["reason"] else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SpecError
-from ...core.units import format_bytes
+from ...core.units import few, format_bytes
 from ...storage.store import Store
 from .. import lookup
 from ..text_tables import Answer, Table
@@ -56,10 +56,24 @@ def report(store: Store, job: str, output: str | None) -> Answer:
 
 def compared(store: Store, jobs: Sequence[str]) -> JobComparison:
     """Read and compare jobs. Raises NotFound, SpecError for fewer than two or too many."""
-    ids = list(dict.fromkeys(lookup.job_id(store, job) for job in jobs))
-    if not 2 <= len(ids) <= MOST_JOBS:
-        raise SpecError(f"{len(ids)} different jobs cannot be compared; name 2 to {MOST_JOBS}")
+    named = {job: lookup.job_id(store, job) for job in jobs}
+    ids = list(dict.fromkeys(named.values()))
+    if len(ids) < 2:
+        raise SpecError(_one_job(store, list(jobs), ids[0]))
+    if len(ids) > MOST_JOBS:
+        raise SpecError(f"{len(ids)} jobs are too many to be compared; name 2 to {MOST_JOBS}")
     return side_by_side.compare([read(store, job_id, output=False) for job_id in ids])
+
+
+def _one_job(store: Store, words: Sequence[str], job_id: str) -> str:
+    """Why one job cannot be compared, and with what it may be."""
+    others = [one for one in store.job_ids() if one != job_id]
+    alike = [one for one in others if one.rpartition("-")[0] == job_id.rpartition("-")[0]]
+    near = f", such as {(alike or others)[0]}" if others else ""
+    if len(words) < 2:
+        return f"{words[0]} alone cannot be compared; name another job, too{near}"
+    what = f"{few(list(dict.fromkeys(words)))} stand{'' if len(set(words)) > 1 else 's'} for one job, {job_id}"
+    return f"{what}; name a job to compare it with{near}, by its id where both have the same name"
 
 
 def compare(store: Store, jobs: Sequence[str], output: str | None) -> tuple[Answer, list[tuple[str, Table]]]:
