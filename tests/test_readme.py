@@ -49,7 +49,8 @@ def test_every_file_and_link_of_a_page_exists(page: Path) -> None:
 def test_every_design_record_is_in_the_index_and_says_why() -> None:
     records = sorted((TREE / "docs" / "design").glob("[0-9]*.md"))
     index = (TREE / "docs" / "design" / "README.md").read_text()
-    assert [record.name[:4] for record in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
+    numbers = [record.name[:4] for record in records]
+    assert len(set(numbers)) == len(numbers), "a number is given once; one that is missing belongs to work under way"
     for record in records:
         headings = re.findall(r"^## (.*)$", record.read_text(), re.MULTILINE)
         assert headings == ["Context", "Decision", "Consequence"], record.name

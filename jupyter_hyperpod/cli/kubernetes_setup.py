@@ -1,4 +1,4 @@
-"""The command ``jupyter hyperpod setup …``: what a Kubernetes cluster lacks for jobs, and the Role that jobs need."""
+"""The command ``jupyter hyperpod setup …``: images, and what a Kubernetes cluster has, lacks and needs for jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from ..control.setup import verbs
+from ..control.text_tables import Answer
 from ..core.errors import SpecError
 from ..core.units import plural
 from ..policy.preflight import FAILED, PASSED, SKIPPED, Row
@@ -17,19 +19,33 @@ if TYPE_CHECKING:
     from ..backends.kubernetes.kubeconfig import Access
     from ..backends.kubernetes.shortages import ClusterFacts, JobNeeds
 
-HELP = "check a Kubernetes cluster for what jobs need, or print the Role that they need there"
-ACTIONS = ("check", "role")
+HELP = "prepare a Kubernetes cluster: check it, print the Role that jobs need, write the image of an environment"
+ACTIONS = {
+    "check": "ask the cluster",
+    "role": "print YAML for kubectl apply",
+    "image": "write a Dockerfile",
+}
+# which action an option belongs to; what is not here belongs to all
+OWNERS = {
+    **dict.fromkeys(("account", "user", "group", "remedies"), ("role",)),
+    **dict.fromkeys(("here", "device", "base", "uid", "hashes", "output"), ("image",)),
+    "name": ("image",),
+    "nodes": ("check",),
+    **dict.fromkeys(("context", "namespace"), ("check", "role")),
+}
 TONES = {PASSED: "good", FAILED: "bad", SKIPPED: "warn"}
-SUBJECTS = ("account", "user", "group")
 
 
 def add_setup_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``setup``."""
     add = parser.add_argument
-    add("action", choices=ACTIONS, metavar="ACTION", help="check: ask the cluster; role: print YAML for kubectl apply")
+    add(
+        "action", choices=ACTIONS, metavar="ACTION", help="; ".join(f"{name}: {what}" for name, what in ACTIONS.items())
+    )
+    add("name", nargs="?", metavar="NAME", help="image: a job's id or name")
     add("--context", metavar="NAME", default="", help="a context of the kubeconfig (default: the current one)")
     add("--namespace", metavar="NAME", default="", help="where jobs are to run (default: the context's)")
-    add("--nodes", type=int, metavar="N", default=1, help="check: how many nodes a job is to have (default: 1)")
+    add("--nodes", type=int, metavar="N", help="check: how many nodes a job is to have (default: 1)")
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument(
         "--account", metavar="NAME", help="role: for a service account of the namespace (default: default)"
@@ -37,22 +53,31 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     whom.add_argument("--user", metavar="NAME", help="role: for a user")
     whom.add_argument("--group", metavar="NAME", help="role: for a group")
     add("--remedies", action="store_true", help="role: also allow it to take broken nodes out of service")
+    verbs.add_image_options(parser)
 
 
 def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``setup`` and return the exit status: 1 where `check` finds that jobs cannot run. Raises ClusterError."""
     from ..backends.kubernetes.kubeconfig import NAMESPACE, read_access
 
+    for option, actions in OWNERS.items():
+        if getattr(options, option) not in (None, "", False) and options.action not in actions:
+            shown = repr(options.name) if option == "name" else f"--{option}"
+            raise SpecError(f"{shown} belongs to `setup {'` and `setup '.join(actions)}`")
+    if options.action == "image":
+        return _show(verbs.run_image(options, store, terminal.note), options, terminal)
     if options.namespace and not NAMESPACE.fullmatch(options.namespace):
         raise SpecError(f"--namespace is {options.namespace[:80]!r}; expected small letters, digits and -")
     if options.action == "role":
         return _role(options, terminal)
-    if options.remedies or any(getattr(options, name) for name in SUBJECTS):
-        raise SpecError("--account, --user, --group and --remedies belong to `setup role`")
-    if options.nodes < 1:
+    if options.nodes is not None and options.nodes < 1:
         raise SpecError(f"--nodes is {options.nodes}, expected at least 1")
     access = read_access(options.context)
     return _check(replace(access, namespace=options.namespace or access.namespace), options, terminal)
+
+
+def _show(answer: Answer, options: argparse.Namespace, terminal: Terminal) -> int:
+    return terminal.answer(options, answer.record, *answer.lines, ok=answer.ok)
 
 
 def _role(options: argparse.Namespace, terminal: Terminal) -> int:
@@ -70,7 +95,7 @@ def _check(access: Access, options: argparse.Namespace, terminal: Terminal) -> i
     from ..backends.kubernetes.inquiry import inquire
     from ..backends.kubernetes.shortages import JobNeeds
 
-    wanted = JobNeeds(access.namespace, options.nodes)
+    wanted = JobNeeds(access.namespace, options.nodes or 1)
     with Api(access) as api:
         terminal.status(f"asking {access.server}")
         facts = inquire(api, wanted, nodes=True)

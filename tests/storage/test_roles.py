@@ -65,6 +65,7 @@ TABLE: dict[str, set[int]] = {
             "delete JOB",
             "tag JOB --add mine",
             *(f"env {action} JOB" for action in ("show", "diff", "lock", "replay")),
+            "setup image JOB -o REPORT",
             "prune --older-than 0s",
             f"share {READERS}",
             "share --private",

@@ -49,11 +49,11 @@ def run(options: argparse.Namespace, store: Store, last_job: str = "", say: Say 
     name = options.job or last_job or HERE
     if options.action == "diff" and name == HERE and options.other is None:
         raise SpecError("env diff needs a job to compare the environment here with: `env diff JOB`")
-    title, found = _found(store, name)
+    title, found = recorded(store, name)
     if options.action == "show":
         return _show(title, found, options.all)
     if options.action == "diff":
-        return _diff(title, found, *_found(store, options.other or HERE))
+        return _diff(title, found, *recorded(store, options.other or HERE))
     if options.action == "lock":
         return _lock(title, found, options.hashes, options.output, say)
     return _replay(store, title, found, options.python or "", say)
@@ -67,7 +67,8 @@ def _check(options: argparse.Namespace) -> None:
             raise SpecError(f"{shown} belongs to `env {action}`, not to `env {options.action}`")
 
 
-def _found(store: Store, name: str) -> tuple[str, record.Fingerprint]:
+def recorded(store: Store, name: str) -> tuple[str, record.Fingerprint]:
+    """The title and the fingerprint of a job's environment, or of the one here, for ``.``. Raises NotFound."""
     if name == HERE:
         cache = record.cache_of(store) if store.root.is_dir() else None
         return "here", record.take(_here(), cache=cache)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.kubernetes.settings import IMAGE, PAUSE
@@ -41,19 +41,24 @@ def write(path: Path) -> None:
     python = Path(os.path.realpath(sys.executable))
     with tarfile.open(path, "w") as archive:
         described = [
-            _image(archive, IMAGE, _layer(_python(python), {"usr/bin/python3": str(python)}), ["/bin/sh"]),
-            _image(archive, PAUSE, _layer((), {}), ["/bin/busybox", "sleep", "2147483647"]),
+            add_image(archive, IMAGE, layer(python_files(python), {"usr/bin/python3": str(python)}), ["/bin/sh"]),
+            add_image(archive, PAUSE, layer((), {}), ["/bin/busybox", "sleep", "2147483647"]),
         ]
-        _add(archive, "manifest.json", json.dumps(described).encode())
+        add_text(archive, "manifest.json", json.dumps(described))
 
 
-def _image(archive: tarfile.TarFile, name: str, layer: bytes, command: list[str]) -> dict[str, object]:
+def add_image(
+    archive: tarfile.TarFile, name: str, layer: bytes, command: list[str], environment: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Add an image of one layer to an archive; return what the archive's manifest says of it."""
     digest = hashlib.sha256(layer).hexdigest()
+    values = {"PATH": "/usr/bin:/bin", "HOME": "/root", **(environment or {})}
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin", "HOME=/root"], "WorkingDir": "/"},
+        "config": {"Cmd": command, "Env": [f"{key}={value}" for key, value in values.items()], "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "history": [{"created_by": "the tests"}],  # a builder counts them beside the layers
     }
     text = json.dumps(config).encode()
     names = f"{hashlib.sha256(text).hexdigest()}.json", f"{digest}.tar"
@@ -62,29 +67,39 @@ def _image(archive: tarfile.TarFile, name: str, layer: bytes, command: list[str]
     return {"Config": names[0], "RepoTags": [name], "Layers": [names[1]]}
 
 
-def _layer(files: Iterable[Path], links: Mapping[str, str]) -> bytes:
-    """A root file system: the files at their own paths, what they link to, links of one's own, and a shell."""
+def layer(
+    files: Iterable[Path],
+    links: Mapping[str, str],
+    texts: Mapping[str, str] = TEXTS,
+    placed: Mapping[Path, str] | None = None,
+) -> bytes:
+    """A root file system: the files at their own paths, what they link to, and a shell.
+
+    ``placed``: files that lie elsewhere in it; ``links`` and ``texts`` are made.
+    """
     busybox = os.path.realpath(shutil.which("busybox", path=PATH) or "busybox")
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as layer:
+    with tarfile.open(fileobj=made, mode="w") as system:
         for directory in ("tmp", "run", "root", "proc", "sys", "dev", "etc", "bin", "usr", "usr/bin", "var"):
             entry = tarfile.TarInfo(directory)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if directory == "tmp" else 0o755
-            layer.addfile(entry)
-        for name, text in TEXTS.items():
-            _add(layer, name, text.encode())
-        layer.add(busybox, "bin/busybox", recursive=False)
+            system.addfile(entry)
+        for name, text in texts.items():
+            add_text(system, name, text)
+        system.add(busybox, "bin/busybox", recursive=False)
         for path in sorted({path for file in files for path in _with_targets(file)}):
-            layer.add(path, str(path).lstrip("/"), recursive=False)
+            system.add(path, str(path).lstrip("/"), recursive=False)
+        for path, name in (placed or {}).items():
+            system.add(path, name, recursive=False)
         fixed = {"var/run": "/run", **{f"bin/{applet}": "/bin/busybox" for applet in APPLETS}}
         for name, target in {**fixed, **links}.items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = tarfile.SYMTYPE, target
-            layer.addfile(entry)
+            system.addfile(entry)
     return made.getvalue()
 
 
-def _python(python: Path) -> Iterator[Path]:
+def python_files(python: Path) -> Iterator[Path]:
     """The interpreter, its standard library and every shared library that one of them loads."""
     own = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_exec_prefix})
     loaded = [python]
@@ -95,10 +110,11 @@ def _python(python: Path) -> Iterator[Path]:
             yield from paths
             loaded += [path for path in paths if path.suffix == ".so"]
     yield Path(sys.executable)  # and every link on the way from there to the interpreter
-    yield from _shared(loaded)
+    yield from libraries_of(loaded)
 
 
-def _shared(programs: list[Path]) -> Iterator[Path]:
+def libraries_of(programs: Sequence[Path]) -> Iterator[Path]:
+    """The shared libraries that programs load, and those that compiled packages load beside them."""
     told = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=True).stdout
     needed = (line for line in told.splitlines() if not line.endswith(":"))  # that names a program, not a library
     found = {Path(word) for line in needed for word in line.split() if word.startswith("/")}
@@ -114,6 +130,11 @@ def _with_targets(path: Path) -> Iterator[Path]:
         yield place
         place = Path(os.path.abspath(place.parent / os.readlink(place)))
     yield place
+
+
+def add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    """Add a file with a text to an archive."""
+    _add(archive, name, text.encode())
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -1,0 +1,78 @@
+"""``setup image``: from a job, or from here, to a folder."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ...core.errors import SpecError
+from ...core.units import plural
+from ...storage.store import Store
+from ..parity import environment_verbs, requirements
+from ..text_tables import Answer
+from . import image
+from .bases import CPU, DEVICES
+from .folder import write_folder
+
+Say = Callable[[str], object]
+UIDS = range(1000, 60_001)  # people's; those below are the system's own
+
+
+def add_image_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``setup image``."""
+    add = parser.add_argument
+    add("--here", action="store_true", help="image: of the environment here, not of a job")
+    add("-o", "--output", metavar="DIR", help="image: the folder that is written (default: image-JOB)")
+    add("--device", choices=DEVICES, help="image: for what it is (default: by the packages and GPUs)")
+    add("--base", metavar="IMAGE", help="image: begin with this image, which has the right Python and pip")
+    add("--uid", type=int, metavar="N", help=f"image: the user that it runs as (default: {image.UID})")
+    add("--hashes", action="store_true", help="image: ask the package index for hashes, which pip then insists on")
+
+
+def run_image(options: argparse.Namespace, store: Store, say: Say = lambda text: None) -> Answer:
+    """Write the files of an image. Raises SpecError, NotFound or StoreError."""
+    if bool(options.name) == options.here:
+        raise SpecError("expected a job, `setup image JOB`, or the environment here, `setup image --here`")
+    uid = image.UID if options.uid is None else options.uid
+    if uid not in UIDS:
+        raise SpecError(f"--uid is {uid}, expected {UIDS.start} to {UIDS.stop - 1}: the image is not to run as root")
+    wish = image.Wish(options.device or "", options.base or "", uid)
+    source = _source(store, options.name or environment_verbs.HERE)
+    if options.hashes:
+        made = image.locked(source.fingerprint, image.device_for(source.fingerprint, wish) if not wish.base else CPU)
+        source = replace(source, hashes=requirements.from_index(made, say))
+    rendered = image.render(source, wish)
+    folder = Path(options.output or f"image-{source.title}")
+    written = write_folder(folder, rendered.files)
+    return _told(source.title, folder, rendered, written)
+
+
+def _source(store: Store, name: str) -> image.ImageSource:
+    title, found = environment_verbs.recorded(store, name)
+    if title == "here":
+        return image.ImageSource(title, found)
+    spec = store.job(title).spec()
+    filename = PurePosixPath(spec.filename).name if spec.script else ""
+    return image.ImageSource(title, found, store.cell(spec.cell_digest), filename)
+
+
+def _told(title: str, folder: Path, rendered: image.ImageFiles, written: list[str]) -> Answer:
+    base = rendered.base
+    state = "written" if written else "there already, the same"
+    lines = [
+        f"{folder}/{image.DOCKERFILE}: {plural(rendered.packages, 'package')} of {title} on {base.image}, {state}",
+        *(f"not in it: {one}" for one in rendered.missing),
+        *([f"not verified: {base.unverified}"] if base.unverified else []),
+        f"build it: docker build --tag NAME:TAG {folder}",
+    ]
+    answer: dict[str, Any] = {
+        "environment": title,
+        "folder": str(folder.absolute()),
+        "files": list(rendered.files),
+        "written": written,
+    }
+    answer |= {"base": base.image, "device": base.device, "packages": rendered.packages}
+    return Answer({**answer, "missing": list(rendered.missing), "unverified": base.unverified}, lines=lines)
