@@ -42,6 +42,12 @@ def named(path: Path) -> Iterator[str]:
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):
             parts = [node.value]
+        elif isinstance(node, ast.Dict) and any(
+            key is not None and set(constants(key)) & set(BACKENDS) for key in node.keys
+        ):
+            parts = [key for key in node.keys if key is not None]  # something for each backend, or for one
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice] * isinstance(node.slice, ast.Constant)
         elif isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict):
             texts = set(constants(node))
             parts = [node] if len(texts) > 1 and texts <= set(BACKENDS) else []  # a list of backends
@@ -70,10 +76,11 @@ def test_names_are_found_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "jupyter_hyperpod" / "control" / "somewhere.py"
     path.parent.mkdir(parents=True)
     lines = ['NAMES = ("local", "slurm")', 'if spec.backend == "slurm":', '    load("slurm")']
+    lines += ['PROGRAMS = {"slurm": ("sbatch", "squeue")}', 'first = found["kubernetes"]']
     path.write_text(
         "\n".join([*lines, "from ..backends.local import host", '"jupyter_hyperpod.backends.slurm.runner"'])
     )
-    assert len(list(named(path))) == 6
+    assert len(list(named(path))) == 8
 
 
 def test_every_backend_of_the_table_is_there_and_is_imported_on_use() -> None:

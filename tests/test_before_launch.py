@@ -24,7 +24,7 @@ CELL = "import tiny_dependency; print('version', tiny_dependency.__version__)"
 
 
 def written(store: Store, earlier: JobStore | None = None, **fields: Any) -> JobStore:
-    complete = jobs._complete({"name": "job", **fields})
+    complete = jobs.complete({"name": "job", **fields})
     return jobs._create(store, jobs.make_spec(complete, store.put_cell("pass")), None, earlier)
 
 

@@ -428,6 +428,29 @@ def test_dry_run_shows_the_job_and_submits_nothing(store: Store, tmp_path: Path)
     assert store.job_ids() == []
 
 
+def test_dry_run_says_what_would_come_of_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "print(1)\n")
+    assert ask(store, "submit", path, "--nodes", "4", "--dry-run")["prospect"] == ""
+    done = run(store, "submit", path, "--nodes", "99", "--dry-run")
+    said = "it would fail: it needs at least 99 nodes, this cluster has 4 (and 1 held back as spare): submit with"
+    assert done.returncode == 0 and said in done.stdout and "would submit cell.py (1 line):" in done.stdout
+    assert "no queue 'mine'" in ask(store, "submit", path, "--queue", "mine", "--dry-run")["prospect"]
+    assert ask(store, "submit", path, "--nodes", "9", "--elastic", "2:9", "--dry-run")["prospect"] == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    slurm = ask(store, "submit", path, "--backend", "slurm", "--dry-run")["prospect"]
+    assert slurm.startswith("it would be refused: `sbatch`")
+
+
+def test_dry_run_knows_the_nodes_that_are_there(shared_cluster: Store, training: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "print(1)\n")
+    said = ask(shared_cluster, "submit", path, "--nodes", "4", "--dry-run")["prospect"]
+    assert said.startswith("it would wait: ") and said.endswith("of 5 nodes are free now, and it needs 4")
+    failed = ask(shared_cluster, "submit", path, "--nodes", "99")["id"]
+    reason = jobs.wait(shared_cluster, failed, timeout_s=60)["reason"]
+    dry = ask(shared_cluster, "submit", path, "--nodes", "99", "--dry-run")["prospect"]
+    assert dry == f"it would fail: it {reason}", "the words are the same"
+
+
 def test_store_may_stand_before_or_after_the_verb(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--json", "--store", str(store.root)]) == 0
     assert main(["--store", str(store.root), "list", "--json"]) == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import jobs, lookup
 from jupyter_hyperpod.control.option_parser import Parser
-from jupyter_hyperpod.control.source import notebook_source
+from jupyter_hyperpod.control.sources.source import notebook_source
 from jupyter_hyperpod.control.submit_options import add_submit_options, spec_fields
 from jupyter_hyperpod.core.errors import SpecError, StoreError
 from jupyter_hyperpod.core.events import Event, decode_event, encode
@@ -28,7 +28,7 @@ DIGEST = "0" * 64
 
 
 def written(store: Store, **fields: Any) -> JobStore:
-    complete = jobs._complete({"name": "job", **fields})
+    complete = jobs.complete({"name": "job", **fields})
     return jobs._create(store, jobs.make_spec(complete, store.put_cell("pass")))
 
 
@@ -101,6 +101,21 @@ def test_a_line_of_a_file_that_is_refused_is_named_and_not_shown(tmp_path: Path,
         assert f"line 2 of {path}" in str(error.value)
     with pytest.raises(SpecError, match="cannot be read: No such file"):
         asked("--env-file", str(tmp_path / "missing"))
+
+
+def test_a_file_of_other_editors_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "variables.env"
+    path.write_bytes(b"\xef\xbb\xbfA=1\r\nB = 2\r\n")
+    assert parse(cell_parser(), f"--env-file {path}").env == [("A", "1"), ("B", "2")]
+    for content, said in (
+        (f"A=1\n\nMY NAME={SECRET}\n".encode(), f"line 3 of {path}: there is a space in the name, before '='"),
+        (b"A=1\nB=\xff" + SECRET.encode(), f"line 2 of {path} cannot be read: it is not text in UTF-8"),
+        (f"A={SECRET}\n".encode("utf-16"), f"line 1 of {path} cannot be read: it is text in UTF-16; save the file as"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(SpecError) as error:
+            asked("--env-file", str(path))
+        assert said in str(error.value) and SECRET not in str(error.value)
 
 
 def test_no_line_of_a_magic_shows_a_value() -> None:

@@ -24,7 +24,7 @@ Wait = Callable[..., object]
 
 def written(store: Store, name: str = "job", **fields: object) -> JobStore:
     """A job as submit leaves it, without a cluster to run it."""
-    complete = jobs._complete({"name": name, **fields})
+    complete = jobs.complete({"name": name, **fields})
     return jobs._create(store, jobs.make_spec(complete, store.put_cell("pass")))
 
 

@@ -129,7 +129,7 @@ def test_a_job_takes_the_table_as_it_is(store: Store, tmp_path: Path, capsys: py
     ask(capsys, "mount", "add", "fsx", "--path", str(tmp_path / "here"), "--node-path", "/fsx")
     from jupyter_hyperpod.supervisor.launch import environment
 
-    fields = jobs._complete({})
+    fields = jobs.complete({})
     assert "mounts" not in fields
     spec = jobs.make_spec(fields | {"mounts": jobs.mounts_of(store)}, "0" * 64)
     made = store.create_job(spec)

@@ -374,7 +374,7 @@ def test_nonsense_from_a_client_is_refused_and_the_supervisor_goes_on(shared_clu
 
 def test_a_job_that_cannot_be_read_is_left_alone_and_others_run(shared_cluster: Store) -> None:
     broken = jobs._create(
-        shared_cluster, jobs.make_spec(jobs._complete({"name": "broken"}), shared_cluster.put_cell("pass"))
+        shared_cluster, jobs.make_spec(jobs.complete({"name": "broken"}), shared_cluster.put_cell("pass"))
     )
     (broken.path / "spec.json").write_text("{")
     control.poke(shared_cluster, broken.id)
@@ -396,9 +396,7 @@ def test_deleting_a_running_jobs_directory_frees_its_nodes(shared_cluster: Store
 
 
 def test_a_head_that_never_comes_up_fails_the_job_with_its_last_words(shared_cluster: Store) -> None:
-    job = jobs._create(
-        shared_cluster, jobs.make_spec(jobs._complete({"name": "mute"}), shared_cluster.put_cell("pass"))
-    )
+    job = jobs._create(shared_cluster, jobs.make_spec(jobs.complete({"name": "mute"}), shared_cluster.put_cell("pass")))
     (job.path / "secret").unlink()
     control.poke(shared_cluster, job.id)
     view = jobs.wait(shared_cluster, job.id, timeout_s=60)

@@ -66,6 +66,9 @@ class Backend(Protocol):
         ``isolated``: where each node is to have a network of its own.
         """
 
+    def programs(self) -> Sequence[str]:
+        """The scheduler's own programs that this machine has; none for a backend that runs none."""
+
     def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         """Why a job with these options, the store in this directory and so many nodes to begin with can never run.
 

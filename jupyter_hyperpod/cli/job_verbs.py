@@ -11,9 +11,10 @@ from itertools import chain
 from pathlib import Path
 
 from ..control import jobs, lookup, report, watch
+from ..control.prospect import prospect
 from ..control.runs import printed
 from ..control.sentences import event_sentence
-from ..control.source import read_file
+from ..control.sources.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
 from ..core.events import Event, to_json
@@ -37,10 +38,11 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
         "arguments": tuple(options.arguments),
     }
     if options.dry_run:
-        shown = shown_fields(fields)
-        lines = [f"would submit {path.name} ({len(source.splitlines())} lines):"]
+        shown, said = shown_fields(fields), prospect(store, fields)
+        lines = [f"would submit {path.name} ({plural(len(source.splitlines()), 'line')}):"]
         lines += [f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
-        return terminal.answer(options, {"dry_run": True, "spec": shown}, *lines)
+        lines += [terminal.paint(said, "warn")] if said else []
+        return terminal.answer(options, {"dry_run": True, "spec": shown, "prospect": said}, *lines)
     return _submitted(jobs.submit(store, source, fields), options, store, terminal)
 
 

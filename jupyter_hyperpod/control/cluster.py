@@ -40,7 +40,7 @@ MAX_LOCAL_NODES = 256
 ANSWERS = "the supervisor answers"
 EXIT_LOCKED = 3  # of a supervisor that finds another one
 UP = ("idle", "busy", "partitioned")
-_DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
+DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
 # variables of the kernel or server that started the cluster; its jobs must not inherit them
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
@@ -89,7 +89,7 @@ def ensure_started(
     if not (standby or take_over) and (host := host_lease.served_by(store)):
         return host
     flags = [*(["--standby"] if standby else []), *(["--take-over"] if take_over else [])]
-    usual = {**_DEFAULT_SHAPE, "nodes": 0, "spares": 0} if flags else {**_DEFAULT_SHAPE, **known_shape(store)}
+    usual = {**DEFAULT_SHAPE, "nodes": 0, "spares": 0} if flags else {**DEFAULT_SHAPE, **known_shape(store)}
     process = _spawn(store, {**usual, **wanted}, flags)
     # a thread reaps it, so that it never becomes a zombie of the kernel or server that started it
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
@@ -114,7 +114,7 @@ def wait_ready(
     again, how many nodes are up and how many there are.
     """
     if not request(store, {"op": "status"})["states"]:
-        request(store, {"op": "extend", **_DEFAULT_SHAPE})
+        request(store, {"op": "extend", **DEFAULT_SHAPE})
     deadline = time.monotonic() + timeout_s
     while True:
         view = status(store)
@@ -268,7 +268,7 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
         return True
     answer = request(store, {"op": "status"})
     if not answer["states"] and wanted.get("nodes", 0) > 0 and not wanted.get("isolated"):
-        answer = request(store, {"op": "extend", **_DEFAULT_SHAPE, **wanted})  # it has no local nodes yet
+        answer = request(store, {"op": "extend", **DEFAULT_SHAPE, **wanted})  # it has no local nodes yet
     for key, what in (("nodes", "nodes"), ("spares", "spare nodes"), ("queues", "as queues")):
         if answer[key] != wanted.get(key, answer[key]):
             raise Conflict(

@@ -18,7 +18,7 @@ from ..mounts import table
 from ..mounts.table import REMOTE, resolve_url
 from ..storage.store import Store
 from . import jobs
-from .source import read_file
+from .sources.source import read_file
 from .submit_options import job_name
 
 READY_TIMEOUT_S = 600.0

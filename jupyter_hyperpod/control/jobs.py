@@ -36,7 +36,7 @@ from ..system.users import own_name
 from . import cluster
 from .parity import before_launch
 from .report import LOST
-from .source import check_source
+from .sources.source import check_source
 
 DEFAULT_NAME = "job"
 
@@ -58,7 +58,7 @@ def submit(
     starts with the next cluster.
     """
     store.refuse_foreign()
-    fields = _complete({**(spec_fields or {}), **more})
+    fields = complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
     check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
@@ -100,7 +100,8 @@ def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:
         raise SpecError(f"not a field of a job: {error}") from error
 
 
-def _complete(fields: dict[str, Any]) -> dict[str, Any]:
+def complete(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a specification with what a submission adds where they say nothing."""
     elastic = fields.get("elastic")
     if isinstance(elastic, str):
         elastic = ElasticRange.parse(elastic)

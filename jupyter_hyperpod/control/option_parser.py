@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -103,10 +104,16 @@ def env_file(path: str) -> list[tuple[str, str | EnvReference]]:
     around a whole value. Nothing is replaced in a value.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise argparse.ArgumentTypeError(f"{path} cannot be read: {why}") from None
+        content = Path(path).expanduser().read_bytes()
+        lines = content.decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        why = "it is text in UTF-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "it is not text in UTF-8"
+        raise argparse.ArgumentTypeError(
+            f"line {number} of {path} cannot be read: {why}; save the file as UTF-8"
+        ) from None
     pairs = []
     for number, line in enumerate(lines, start=1):
         text = line.strip().removeprefix("export ").lstrip()
@@ -114,6 +121,10 @@ def env_file(path: str) -> list[tuple[str, str | EnvReference]]:
             continue
         name, separator, value = text.partition("=")
         try:
+            if len(name.split()) > 1:
+                raise argparse.ArgumentTypeError(
+                    "there is a space in the name, before '='; what was given is not shown, since it may be secret"
+                )
             pairs.append(env_pair(f"{name.rstrip()}{separator}{_unquoted(value.strip())}"))
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentTypeError(f"line {number} of {path}: {error}") from None

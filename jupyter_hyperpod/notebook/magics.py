@@ -12,7 +12,7 @@ from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
 from ..control.option_parser import HelpShown
-from ..control.source import OWN_HEADER, check_source
+from ..control.sources.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import parse_bytes
@@ -79,7 +79,7 @@ class HyperpodMagics(Notebook):
             fields["pull"] = wanted
         values = push.named_values(names, self.namespace())
         if options.dry_run:
-            verbs.show_dry_run(fields, source, names)
+            verbs.show_dry_run(self.open_store(), fields, source, names)
             return
         store = self.open_store()
         self.last_job = jobs.submit(store, push.with_values(source, values, store), fields)

@@ -24,6 +24,7 @@ from ..control import (
     watch,
 )
 from ..control.parity import environment_verbs
+from ..control.prospect import prospect
 from ..control.runs import labels, printed
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
@@ -250,13 +251,15 @@ def _plan(options: argparse.Namespace, notebook: Notebook) -> PlanRecord:
     return PlanRecord(ask(options, lambda name: lookup.read(notebook.open_store(), name), drawn=True))
 
 
-def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
-    """Print what would be submitted."""
-    print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
+def show_dry_run(store: Store, fields: Mapping[str, Any], source: str, names: list[str]) -> None:
+    """Print what would be submitted, and what would come of it."""
+    print(f"would submit {plural(len(source.strip().splitlines()), 'line')}, nothing was submitted:")
     for name, value in shown_fields(fields).items():
         print(f"  {name:<14}{value}")
     if names:
         print(f"  {'push':<14}{', '.join(names)}")
+    if said := prospect(store, fields):
+        print(said)
 
 
 VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | PlanRecord | View | None]] = {

@@ -113,8 +113,8 @@ def allot_free(
     refused: dict[str, Decision[Grant]] = {}
     for claim in ordered:
         share = shares[claim.job_id]
-        if not claim.running and (impossible := _impossible(claim, capacity, standby, queues)):
-            refused[claim.job_id] = impossible
+        if not claim.running and (never := impossible(claim, capacity, standby, queues)):
+            refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target, possible=False), never)
         elif not claim.running and (not share or len(names) < claim.minimum):
             reason = waits.get(claim.job_id) or _waits_for_nodes(claim, starting)
             refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target), reason)
@@ -253,19 +253,18 @@ def _borrower(claim: Claim, callers: Sequence[Claim], senior: int | None, own: i
     return "a job of higher priority" if senior is not None and senior > claim.priority else ""
 
 
-def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> Decision[Grant] | None:
+def impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> str:
+    """Why a job can never start on a cluster of this shape; "" where it can."""
     if claim.queue and claim.queue not in guarantees:
         known = f"its queues are {', '.join(sorted(guarantees))}" if guarantees else "it has none"
-        reason = f"this cluster has no queue {claim.queue!r}; {known}: `cluster start --queue NAME=NODES` sets one up"
-    elif claim.minimum > capacity:
+        return f"this cluster has no queue {claim.queue!r}; {known}: `cluster start --queue NAME=NODES` sets one up"
+    if claim.minimum > capacity:
         held_back = f" (and {spares} held back as spare)" if spares else ""
-        reason = (
+        return (
             f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: submit with "
             f"--nodes {capacity}, with --elastic MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
         )
-    else:
-        return None
-    return Decision(Grant(claim.job_id, (), claim.target, possible=False), reason)
+    return ""
 
 
 def _waits_for_nodes(claim: Claim, starting: bool) -> str:

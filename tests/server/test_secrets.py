@@ -134,7 +134,7 @@ def test_what_an_interpreter_reads_as_it_begins_is_there_in_time(
 @pytest.mark.parametrize("missing", [True, False])
 def test_a_job_without_its_private_file_fails_and_does_not_run_without(shared_cluster: Store, missing: bool) -> None:
     """Never a run that is quietly different."""
-    fields = jobs._complete({"name": "robbed", "env": {"A": "b"}})
+    fields = jobs.complete({"name": "robbed", "env": {"A": "b"}})
     job = jobs._create(shared_cluster, jobs.make_spec(fields, shared_cluster.put_cell("print('ran')")))
     if missing:
         (job.path / ENVIRONMENT).unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -29,6 +29,9 @@ class KubernetesBackend:
         if any(path.exists() for path in kubeconfig_files(None, os.environ)):
             return ""  # which of its contexts is meant, and whether it is in order, a job's options tell
         return self.refusal({}, "")
+
+    def programs(self) -> Sequence[str]:
+        return ()
 
     def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import Backend, Host, Remedies
@@ -24,6 +24,9 @@ class LocalBackend:
         if sys.platform != "linux":
             return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
         return network.missing() if isolated else ""
+
+    def programs(self) -> Sequence[str]:
+        return ()
 
     def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.errors import ClusterError, NoCluster
@@ -25,6 +25,9 @@ class SlurmBackend:
 
     def missing(self, isolated: bool = False) -> str:
         return commands.missing()
+
+    def programs(self) -> Sequence[str]:
+        return commands.found()
 
     def refusal(self, options: Mapping[str, str], store: str, nodes: int = 1) -> str:
         return ""

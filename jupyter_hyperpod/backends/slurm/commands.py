@@ -23,9 +23,15 @@ def node_states(partition: str = "") -> dict[str, tuple[str, str]]:
     return script.node_states(run([*NODES, *([f"--partition={partition}"] if partition else [])]))
 
 
+def found() -> list[str]:
+    """SLURM's programs that this machine has, of those that are needed."""
+    return [command for command in COMMANDS if shutil.which(command)]
+
+
 def missing() -> str:
     """What this machine lacks to be where jobs are submitted to SLURM, as a sentence; "" where nothing does."""
-    lacking = [command for command in COMMANDS if shutil.which(command) is None]
+    here = found()
+    lacking = [command for command in COMMANDS if command not in here]
     if not lacking:
         return ""
     commands = ", ".join(f"`{command}`" for command in lacking)

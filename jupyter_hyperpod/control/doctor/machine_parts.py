@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import secrets
-import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ...backends import load
@@ -156,7 +155,7 @@ def schedulers() -> Iterator[Row]:
         if backend.capabilities.owns_nodes:
             continue
         if problem := backend.missing():
-            yield _lacking(name, problem)
+            yield _lacking(name, backend.programs(), problem)
             continue
         try:
             said = backend.answer(ANSWER_S)
@@ -170,12 +169,11 @@ def schedulers() -> Iterator[Row]:
         yield Row(name, PASSED, f"{backend.title} {said}")
 
 
-def _lacking(name: str, problem: str) -> Row:
-    """Commands that are missing are a fault where some of them are here."""
-    here = {"slurm": ("sbatch", "squeue", "scancel", "sinfo")}.get(name, ())
-    if some := [command for command in here if shutil.which(command)]:
+def _lacking(name: str, here: Sequence[str], problem: str) -> Row:
+    """Programs that are missing are a fault where some of them are here."""
+    if here:
         remedy = "add the folder of the scheduler's commands to PATH, such as with `module load`"
-        return Row(name, FAILED, f"{few(some)} found, but {problem}", remedy)
+        return Row(name, FAILED, f"{few(here)} found, but {problem}", remedy)
     return Row(name, SKIPPED, f"not used from this machine: {problem}")
 
 

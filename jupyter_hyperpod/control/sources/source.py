@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import SpecError
-from ..core.options import near_matches
-from ..core.spec import MAX_CELL_BYTES
+from ...core.errors import SpecError
+from ...core.options import near_matches
+from ...core.spec import MAX_CELL_BYTES
 
 OWN_HEADER = re.compile(r"%%hyperpod(\s|$)")
 _OWN_LOAD = re.compile(r"\s*%(load|reload)_ext\s+jupyter_hyperpod\s*(#.*)?$")

@@ -1,0 +1,55 @@
+"""Says, without submitting it, why a job would be refused, would fail or would wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..backends import load
+from ..core.errors import ClusterError, HyperpodError
+from ..core.spec import JobSpec
+from ..core.units import plural
+from ..policy.scaling import Claim, impossible
+from ..storage import host_lease
+from ..storage.store import Store
+from . import cluster, jobs
+
+
+def prospect(store: Store, fields: Mapping[str, Any]) -> str:
+    """What would come of a submission with these fields of JobSpec, as a sentence; "" where the job would start.
+
+    The words are those of `jobs.submit` and of the supervisor. Raises SpecError for a bad request.
+    """
+    spec = jobs.make_spec(jobs.complete(fields), "")
+    try:
+        store.refuse_foreign()
+    except HyperpodError as error:
+        return f"it would be refused: {error}"
+    backend = load(spec.backend)
+    if problem := backend.missing() or backend.refusal(spec.backend_options, str(store.root), spec.start_minimum):
+        return f"it would be refused: {problem}"
+    return _on_this_cluster(store, spec) if backend.capabilities.owns_nodes else ""
+
+
+def _on_this_cluster(store: Store, spec: JobSpec) -> str:
+    """What the nodes that a supervisor owns, or would start, mean for a job."""
+    shape: Mapping[str, Any] = {**cluster.DEFAULT_SHAPE, **cluster.known_shape(store)}
+    states: Mapping[str, str] = {}
+    try:
+        answer = cluster.request(store, {"op": "status"})
+    except ClusterError:
+        pass  # a submission starts one of that shape
+    else:
+        states = answer["states"]
+        shape = answer if states else cluster.DEFAULT_SHAPE
+    claim = Claim("", spec.priority, 0.0, spec.start_minimum, spec.nodes, queue=spec.queue)
+    if not states and host_lease.served_by(store):
+        return ""  # another host knows its nodes
+    if never := impossible(claim, shape["nodes"], shape["spares"], shape["queues"]):
+        return f"it would fail: it {never}" if never.startswith("needs") else f"it would fail: {never}"
+    free = sum(node["state"] == "idle" for node in cluster.status(store)["nodes"])
+    if states and free < spec.start_minimum:
+        are = "is" if free == 1 else "are"
+        there = f"{free} of {plural(len(states), 'node')} {are} free now"
+        return f"it would wait: {there}, and it needs {spec.start_minimum}"
+    return ""
