@@ -16,6 +16,7 @@ from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.sources.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
+from ..control.sweeps.verbs import chosen_plan
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
 from ..core.events import Event, to_json
 from ..core.units import plural
@@ -23,6 +24,7 @@ from ..core.views import View, summary
 from ..storage import room
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import Store
+from . import sweep
 from .terminal import Terminal
 
 _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}
@@ -37,6 +39,8 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
         "script": path.suffix == ".py",
         "arguments": tuple(options.arguments),
     }
+    if plan := chosen_plan(options, fields.get("seed", 0), fields["arguments"]):
+        return sweep.run_submit(options, store, terminal, source, fields, plan)
     if options.dry_run:
         shown, said = shown_fields(fields), prospect(store, fields)
         lines = [f"would submit {path.name} ({plural(len(source.splitlines()), 'line')}):"]

@@ -13,6 +13,7 @@ from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
+from ..control.sweeps import verbs as sweeps
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import (
     add_cluster_options,
@@ -134,6 +135,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     submit.epilog = "The file gets the words after -- as sys.argv[1:], as with python FILE ARGUMENT ..."
     submit.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
     add_submit_options(submit)
+    sweeps.add_sweep_options(submit)
     submit.add_argument("--follow", action="store_true", help=FOLLOW)
 
     rerun = verbs.add("rerun", "run a job again: the same code, the same specification", job=True)
@@ -161,6 +163,8 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     for name, text in runs.VERBS.items():
         runs.add_options(name, verbs.add(name, text, job=name in ("report", "tag")))
 
+    sweep = verbs.add("sweep", sweeps.HELP)
+    sweeps.add_options(sweep)
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
     nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..control import housekeeping, mounting
 from ..storage.store import Store
-from . import benchmark, cluster_verbs, job_verbs, kubernetes_setup, model, plan, recipe, runs, serve
+from . import benchmark, cluster_verbs, job_verbs, kubernetes_setup, model, plan, recipe, runs, serve, sweep
 from .parser import ALIASES
 from .terminal import Terminal
 
@@ -31,6 +31,7 @@ VERBS: dict[str, Verb] = {
     "report": runs.run_report,
     "compare": runs.run_compare,
     "tag": runs.run_tag,
+    "sweep": sweep.run_sweep,
     "nodes": cluster_verbs.run_nodes,
     "health": cluster_verbs.run_health,
     "metrics": cluster_verbs.run_metrics,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import fields
+from typing import Any
 
 from ..core import env_references
 from ..core.env_references import EnvReference
@@ -82,18 +83,24 @@ def submit_again(
 ) -> str:
     """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id.
 
-    ``env`` replaces variables of the earlier job, whose values are deleted when it ends. Raises SpecError where a value
-    is neither kept nor given, and the errors of `jobs.submit`.
+    ``env`` replaces variables of the earlier job, whose values are deleted when it ends. A trial of a sweep is
+    submitted as a job of its own. Raises SpecError where a value is neither kept nor given, and the errors of
+    `jobs.submit`.
     """
     store.refuse_foreign()
     job = store.job(job_id)
+    again = fields_of(job, env) | {"trial": None} | ({"name": name} if name else {})
+    return jobs.submit(store, store.cell(job.spec().cell_digest), again, earlier=job)
+
+
+def fields_of(job: JobStore, env: Iterable[tuple[str, str | EnvReference]] | None = None) -> dict[str, Any]:
+    """The fields of a job's specification, with which the same can be submitted again. Raises as `submit_again`."""
     spec = job.spec()
     record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}
     values, references = env_references.split(env or ())
     record["env"] = _environment(job, spec, values, references)
     record["env_from"] = {n: text for n, text in spec.env_from.items() if n not in values} | references
-    again = record | ({"name": name} if name else {})
-    return jobs.submit(store, store.cell(spec.cell_digest), again, earlier=job)
+    return record
 
 
 def _environment(

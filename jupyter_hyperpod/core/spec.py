@@ -12,7 +12,7 @@ from .backends import BACKENDS, DEFAULT_BACKEND
 from .elastic import MAX_NODES, ElasticRange
 from .errors import SpecError
 from .mount_spec import MountSpec
-from .names import is_env_name, validate_name
+from .names import is_env_name, is_job_id, validate_name
 from .rules import LogRule
 from .units import format_bytes
 
@@ -73,6 +73,34 @@ class ServeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """A job is one trial of a sweep; the jobs of a sweep are its only record.
+
+    ``sweep``: the sweep's id. ``number``: 1 for its first trial. ``values``: what this trial gives to each name.
+
+    ``plan``: what the whole sweep tries, the same in each of its trials (`control.sweeps.plan.SweepPlan`), so that one
+    of them is enough to go on with the sweep. Raises SpecError.
+    """
+
+    sweep: str
+    number: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not is_job_id(self.sweep) or not self.number >= 1:
+            raise SpecError(
+                f"trial {self.number} of sweep {self.sweep[:80]!r}: expected an id NAME-xxxxxxxx and 1 or more"
+            )
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> TrialSpec:
+        """Build from a JSON object; unknown keys of a newer version are ignored."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{key: value for key, value in record.items() if key in known})
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The user's request. ``cell_digest`` is the SHA-256 (hex) of the source in the store.
 
@@ -87,7 +115,7 @@ class JobSpec:
     ``pull``: names of the cell whose values the notebook gets. ``slurm``, ``kubernetes``: options of that backend, by
     the tables in `backend_options`. Values in ``env`` may be secrets: only the job's private file
     (`JobStore.environment`) has them, everywhere else they are `HIDDEN`. ``env_from``: variables whose values each node
-    fetches itself, with references (`EnvReference`).
+    fetches itself, with references (`EnvReference`). ``trial``: the job is one trial of a sweep.
     """
 
     name: str
@@ -124,6 +152,7 @@ class JobSpec:
     kubernetes: Mapping[str, str] = field(default_factory=dict)
     log_rules: tuple[LogRule, ...] = ()
     output_cap: int = OUTPUT_CAP
+    trial: TrialSpec | None = None
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
@@ -212,6 +241,8 @@ class JobSpec:
             values["pull"] = tuple(values.get("pull", ()))
             values["log_rules"] = tuple(LogRule(**record) for record in values.get("log_rules", ()))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))
+            if values.get("trial") is not None:
+                values["trial"] = TrialSpec.from_json(values["trial"])
             if values.get("serve") is not None:
                 known = {f.name for f in fields(ServeSpec)}
                 values["serve"] = ServeSpec(**{key: value for key, value in values["serve"].items() if key in known})

@@ -11,6 +11,7 @@ from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
+from ..control.sweeps import verbs as sweeps
 from ..control.verb_options import (
     add_cluster_options,
     add_event_options,
@@ -31,6 +32,7 @@ VERB_HELP = {
     "logs": "show what a job's ranks have printed until now; `attach` follows it",
     "attach": "stream a job into this cell until it ends",
     **runs.VERBS,
+    "sweep": sweeps.HELP,
     "rerun": "run a job again: the same code, the same specification",
     "env": environment_verbs.HELP,
     "scale": "ask a job to grow or shrink, without a restart",
@@ -59,6 +61,7 @@ def cell_parser() -> Parser:
         formatter_class=help_format,
     )
     add_submit_options(parser)
+    sweeps.add_sweep_options(parser)
     parser.add_argument(
         "--push",
         action="append",
@@ -111,6 +114,7 @@ def verb_parser() -> Parser:
     environment_verbs.add_options(made["env"])
     for name in runs.VERBS:
         runs.add_options(name, made[name])
+    sweeps.add_options(made["sweep"])
     add_rerun_options(made["rerun"])
     _add_stream_options(made["rerun"])
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import traceback
@@ -14,10 +15,11 @@ from ..control import jobs
 from ..control.option_parser import HelpShown
 from ..control.sources.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
+from ..control.sweeps.verbs import chosen_plan
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import parse_bytes
 from ..loader.reporting import show_with
-from . import push, stream, verbs, widgets
+from . import push, stream, sweeps, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser
 from .shell import Notebook
 
@@ -78,6 +80,9 @@ class HyperpodMagics(Notebook):
         if wanted := push.wanted_names(push.listed(options.pull), source):
             fields["pull"] = wanted
         values = push.named_values(names, self.namespace())
+        if plan := chosen_plan(options, fields.get("seed", 0)):
+            sweeps.submit(self, options, source, self._low(options, fields), plan, values)
+            return
         if options.dry_run:
             verbs.show_dry_run(self.open_store(), fields, source, names)
             return
@@ -88,6 +93,10 @@ class HyperpodMagics(Notebook):
             self.show_once(store, self.last_job)
             return
         self.attach(store, self.last_job, cancel=options.cancel_on_interrupt or self.cancel_on_interrupt)
+
+    def _low(self, options: argparse.Namespace, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of trials, whose priority is one under that of jobs where none is given."""
+        return fields if options.priority is not None else {**fields, "priority": max(self.priority - 1, -1000)}
 
     def _cell_number(self) -> int:
         """The number that a front end shows beside the cell. IPython increments it before or after the cell runs."""

@@ -63,6 +63,12 @@ class Notebook(Magics):
             display.show(jobs.job_view(store, job_id))
         print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
 
+    def show_finished(self, store: Store, job_id: str) -> None:
+        """Show a job that has ended, where a front end shows rich output."""
+        display = self._display(store, job_id, streams=False)
+        if display is not None:
+            display.show(jobs.job_view(store, job_id))
+
     def show_warnings(self, store: Store, job_id: str) -> None:
         """Print where the members of a new job will have another environment than this notebook."""
         for text in jobs.submission_warnings(store, job_id):

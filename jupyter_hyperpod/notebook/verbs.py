@@ -46,23 +46,10 @@ from ..core.views import View
 from ..planner.face import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
-from . import widgets
+from . import sweeps, widgets
 from .plan import PlanRecord
+from .rows import Rows
 from .shell import Notebook
-
-
-class Rows(list[dict[str, Any]]):
-    """A list of records that is displayed as a table."""
-
-    def __init__(self, records: list[dict[str, Any]], table: text_tables.Table) -> None:
-        super().__init__(records)
-        self._table = table
-
-    def __repr__(self) -> str:
-        return self._table.render()
-
-    def _repr_html_(self) -> str:
-        return self._table.html()
 
 
 class JobRecord(dict[str, Any]):
@@ -273,6 +260,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "report": _report,
     "compare": _compare,
     "tag": _tag,
+    "sweep": sweeps.run_verb,
     "rerun": _rerun,
     "env": _env,
     "scale": _scale,

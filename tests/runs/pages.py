@@ -9,7 +9,7 @@ DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "title",
 TAGS = VOID | DRAWN | {
     *("html", "head", "title", "style", "body", "main", "header", "footer", "section", "h1", "h2", "h3", "p", "span"),
     *("div", "dl", "dt", "dd", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure"),
-    *("figcaption", "details", "summary", "pre", "code", "strong", "small"),
+    *("figcaption", "details", "summary", "pre", "code", "strong", "small", "a"),
 }  # fmt: skip
 FETCHES = {"src", "href", "xlink:href", "action", "data", "poster", "srcset", "style", "background"}
 
@@ -32,7 +32,9 @@ class Page(HTMLParser):
         known = dict(attrs)
         if tag not in TAGS:
             self.problems.append(f"<{tag}> is not a tag of this page")
-        self.problems += [f"<{tag} {name}>" for name in known if name.startswith("on") or name in FETCHES]
+        inside = tag == "a" and (known.get("href") or "").startswith("#")
+        fetches = FETCHES - {"href"} if inside else FETCHES
+        self.problems += [f"<{tag} {name}>" for name in known if name.startswith("on") or name in fetches]
         if known.get("role") == "img":
             self.pictures.append(known.get("aria-label") or "")
         elif tag == "svg" and known.get("aria-hidden") != "true":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
@@ -63,11 +63,11 @@ def pass_through(path: Path, names: Sequence[str] = ()) -> None:
             above.chmod(0o711)
 
 
-def make_job(store: Store, name: str) -> str:
+def make_job(store: Store, name: str, trial: TrialSpec | None = None) -> str:
     """A job that waits for its nodes; its id."""
     job = store.create_job(
         JobSpec(
-            name=name, cell_digest=store.put_cell(f"{SOURCE}  # {name}"), nodes=2, elastic=None, env={"TOKEN": "xyzzy"}
+            name=name, cell_digest=store.put_cell(f"{SOURCE}  # {name}"), nodes=2, env={"TOKEN": "xyzzy"}, trial=trial
         )
     )
     with event_writer(job.events, "control") as journal:

@@ -15,25 +15,34 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.cli import main, parser, terminal, verbs
+from jupyter_hyperpod.control.sweeps import sweep_page
+from jupyter_hyperpod.control.sweeps.plan import SweepPlan
 from jupyter_hyperpod.core.member_commands import FAULTS_OF_MEMBERS
+from jupyter_hyperpod.core.spec import TrialSpec
 from jupyter_hyperpod.planner import face
+from jupyter_hyperpod.policy.sweeps import space
 from jupyter_hyperpod.runtime import audit
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
-from tests.storage.people import OPERATOR, OWNER, READER, READERS, STRANGER, as_user, second
+from tests.storage.people import OPERATOR, OWNER, READER, READERS, STRANGER, as_user, make_job, second
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
-LOADED = (audit, face, parser, terminal, verbs)  # before a child becomes a user who may not read them
+LOADED = (audit, face, parser, sweep_page, terminal, verbs)  # before a child becomes a user who may not read them
 JOURNAL = Path(__file__).parents[1] / "journals" / "happy.jsonl"
 SAMPLES = ("job.state", "generation.formed", "session.opened", "step.committed")
 
+SWEEP = "tried-aaaaaaaa"
+ENDED: list[tuple[str, dict[str, Any]]] = [
+    ("metric.logged", {"step": 1, "values": {"loss": 0.5}}),
+    ("job.state", {"state": "succeeded", "reason": ""}),
+]
 MEMBERS = {OWNER, OPERATOR, READER}
 OPERATORS = {OWNER, OPERATOR}
 NOBODY_ELSE = set[int]()  # the owner's own verbs are tried by all others only: for the owner they have their own tests
 ALL = {OWNER, OPERATOR, READER, STRANGER}
 
-# JOB, FILE and NODE stand for those of the test, REPORT for a file that everybody may write
+# JOB, FILE, SWEEP and NODE stand for those of the test, REPORT for a file that everybody may write
 TABLE: dict[str, set[int]] = {
     **dict.fromkeys(
         (
@@ -51,10 +60,14 @@ TABLE: dict[str, set[int]] = {
             "serve",
             "share",
             "plan --calibrate JOB",
+            "sweep list",
+            "sweep show SWEEP",
+            "sweep follow SWEEP",
+            "sweep report SWEEP -o REPORT",
         ),
         MEMBERS,
     ),
-    **dict.fromkeys(("stop JOB", "scale JOB 2"), OPERATORS),
+    **dict.fromkeys(("stop JOB", "scale JOB 2", "sweep stop SWEEP"), OPERATORS),
     **dict.fromkeys(
         (f"fault {kind} --job JOB --rank 0" for kind in FAULTS_OF_MEMBERS if kind != "partition"), OPERATORS
     ),
@@ -62,6 +75,7 @@ TABLE: dict[str, set[int]] = {
         (
             "submit FILE",
             "rerun JOB",
+            "sweep resume SWEEP",
             "delete JOB",
             "tag JOB --add mine",
             *(f"env {action} JOB" for action in ("show", "diff", "lock", "replay")),
@@ -171,7 +185,9 @@ def test_each_verb_for_each_role(shared: JobStore, which: str, row: str) -> None
     as_user(OWNER, lambda: run_nowhere(root, job))
     (place := root.parent / "reports").mkdir(exist_ok=True)
     place.chmod(0o777)
-    stand_for = {"JOB": job.id, "FILE": str(file), "NODE": "node-1", "REPORT": str(place / "run.html")}
+    if "SWEEP" in row:
+        as_user(OWNER, lambda: try_once(Store(root), ends=row.startswith("sweep follow")))
+    stand_for = {"SWEEP": SWEEP, "JOB": job.id, "FILE": str(file), "NODE": "node-1", "REPORT": str(place / "run.html")}
     words = [stand_for.get(word, word) for word in row.split()]
     before = modes(root)
     for uid in (STRANGER, READER, OPERATOR, *((OWNER,) if may else ())):
@@ -190,6 +206,15 @@ def refused_in_a_sentence(answer: Answer) -> None:
     assert answer.err.startswith("error: ") and answer.err.count("\n") == 1, answer
     assert not any(word in answer.err for word in ("Traceback", "Errno", "Error:", "ermission denied")), answer
     assert f"uid-{OWNER}" in answer.err or "members of a group may" in answer.err, answer
+
+
+def try_once(store: Store, ends: bool) -> None:
+    """A sweep with one trial, which nobody runs; ``ends``: what its journal says if it has ended."""
+    plan = SweepPlan.make(space.parse(["x=1"])).to_json()
+    job = store.job(make_job(store, "tried-1", TrialSpec(SWEEP, 1, {"x": 1}, plan)))
+    with event_writer(job.events, "coordinator") as journal:
+        for kind, data in ENDED if ends else ():
+            journal.append(kind, data)
 
 
 def run_nowhere(root: Path, job: JobStore) -> None:

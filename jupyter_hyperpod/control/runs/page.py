@@ -55,6 +55,10 @@ svg text{{fill:var(--ink)}}svg .faint{{fill:var(--muted)}}
 .wide{{stroke-width:3.6;stroke-opacity:.5}}.wide~.line{{stroke-width:1.3}}
 .column{{fill:transparent}}.column:hover{{fill:var(--ink);fill-opacity:.07}}
 {"".join(f".stroke{n}{{stroke:var(--c{n})}}.fill{n}{{fill:var(--c{n})}}" for n in range(6))}
+.trial{{fill:none;stroke:var(--c0);stroke-width:1.7}}.trial.open{{stroke:var(--muted);stroke-dasharray:3 4;
+stroke-opacity:.6}}.trial.best{{stroke:var(--c1);stroke-width:3.4}}a:hover .trial{{stroke:var(--ink);stroke-opacity:1}}
+svg .name{{font-weight:600;font-size:13px}}svg .tick{{paint-order:stroke;stroke:var(--paper);stroke-width:3px}}
+:target{{outline:2px solid var(--c1);outline-offset:4px}}
 .mark line{{stroke:var(--bad);stroke-dasharray:3 3;stroke-opacity:.75}}.mark path{{fill:var(--bad)}}
 .mark.info line{{stroke:var(--c2)}}.mark.info path{{fill:var(--c2)}}
 .member{{fill:var(--c0)}}.spare{{fill:var(--c2);fill-opacity:.28;stroke:var(--c2);stroke-opacity:.7}}

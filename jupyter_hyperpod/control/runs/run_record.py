@@ -49,7 +49,7 @@ KINDS = (
     *("session.opened", "checkpoint.saved", *_NOTES),
 )
 # fields of a specification that are shown elsewhere, or that say nothing of the run
-_NO_PARAMETERS = frozenset({"env", "env_from", "cell_digest", "origin", "name", "python", "working_directory"})
+_NO_PARAMETERS = frozenset({"env", "env_from", "cell_digest", "origin", "name", "python", "working_directory", "trial"})
 
 
 @dataclass
@@ -273,7 +273,8 @@ def _chosen(spec: JobSpec) -> dict[str, str]:
         value = getattr(spec, one.name)
         if one.name not in _NO_PARAMETERS and value != default:
             found[one.name] = _text(value)
-    return {"nodes": str(spec.nodes), "seed": str(spec.seed)} | found
+    trial = {f"sweep.{name}": str(value) for name, value in spec.trial.values.items()} if spec.trial else {}
+    return {"nodes": str(spec.nodes), "seed": str(spec.seed)} | found | trial
 
 
 def _text(value: Any) -> str:

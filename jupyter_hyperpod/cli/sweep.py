@@ -1,0 +1,63 @@
+"""`jupyter hyperpod submit --sweep …` and `jupyter hyperpod sweep`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..control import jobs
+from ..control.sweeps import following, sweep_table, trials, verbs
+from ..control.sweeps.plan import SweepPlan
+from ..control.sweeps.trials import Sweep
+from ..storage.store import Store
+from .terminal import Terminal
+
+COMMAND = "jupyter hyperpod"
+
+
+def run_submit(
+    options: argparse.Namespace,
+    store: Store,
+    terminal: Terminal,
+    source: str,
+    fields: dict[str, Any],
+    plan: SweepPlan,
+) -> int:
+    """Submit a sweep, and follow it where that is asked for."""
+    if options.dry_run:
+        told, lines = verbs.dry_run(source, fields, plan)
+        return terminal.answer(options, {"dry_run": True, **told}, *lines)
+    sweep = trials.read(store, trials.begin(store, source, fields, plan))
+    for text in jobs.submission_warnings(store, sweep.trials[0].job.id):
+        terminal.note(f"warning: {text}")
+    if options.follow:
+        return _follow(sweep, options, terminal)
+    if options.json:
+        terminal.json({"id": sweep.id, "jobs": [trial.job.id for trial in sweep.trials]})
+        return 0
+    terminal.line(sweep.id)
+    terminal.note(f"follow it with: {COMMAND} sweep follow {sweep.id}")
+    return 0
+
+
+def run_sweep(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if options.action == "follow":
+        return _follow(verbs.named(options, store), options, terminal)
+    answer = verbs.run(options, store, COMMAND)
+    table = [answer.table.render(terminal.paint)] if answer.table is not None else []
+    return terminal.answer(options, answer.record, *table, *answer.lines)
+
+
+def _follow(sweep: Sweep, options: argparse.Namespace, terminal: Terminal) -> int:
+    """Print a line for each trial that ends, and the table in the end."""
+    try:
+        for ended in following.updates(sweep):
+            for trial in ended if not options.json else ():
+                terminal.line(sweep_table.trial_line(sweep, trial))
+            terminal.status(sweep_table.summary_line(sweep))
+    except KeyboardInterrupt:
+        terminal.note(f"detached; {sweep.id} goes on. Follow it again with: {COMMAND} sweep follow {sweep.id}")
+        return 0
+    answer = verbs.shown(sweep, COMMAND)
+    table = "" if answer.table is None else answer.table.render(terminal.paint)
+    return terminal.answer(options, answer.record, "", table, *answer.lines, ok=sweep.best is not None)

@@ -1,0 +1,1 @@
+"""Sweeps: many trials of one code, each a job of its own."""

@@ -1,0 +1,74 @@
+"""Follows a sweep until none of its trials runs: for a cell, a terminal and Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ...core.errors import ClusterError, HyperpodError
+from ...storage.host_lease import OtherHost
+from ...storage.sharing import owner_elsewhere
+from ...storage.store import Store
+from .. import cluster
+from .trials import Sweep, SweepTrial
+
+TICK_S = 0.25
+SILENCE_CHECK_S = 2.0
+
+
+class SupervisorSilence:
+    """Notices that no supervisor serves the store any more."""
+
+    def __init__(self, store: Store, lost_after_s: float) -> None:
+        self._store, self._lost_after_s = store, lost_after_s
+        self._other_host = OtherHost(store)
+        self._down_since_s: float | None = None
+        self._checked_s = time.monotonic()
+
+    def check(self, sweep_id: str, news: bool) -> None:
+        """Raise ClusterError after `lost_after_s` without news and without a supervisor."""
+        now_s = time.monotonic()
+        if news:
+            self._checked_s, self._down_since_s = now_s, None
+        if now_s - self._checked_s < SILENCE_CHECK_S:
+            return
+        self._checked_s = now_s
+        here = owner_elsewhere(self._store.root) or cluster.connectable(self._store)  # it answers its owner alone
+        if here or self._other_host.serves(now_s):
+            self._down_since_s = None
+            return
+        self._down_since_s = self._down_since_s or now_s
+        if now_s - self._down_since_s >= self._lost_after_s:
+            raise ClusterError(
+                f"no news from the trials of {sweep_id} and no supervisor for {now_s - self._down_since_s:.0f} s; "
+                "`jupyter hyperpod cluster start` brings the cluster back, then `sweep follow` shows the sweep again"
+            )
+
+
+def updates(sweep: Sweep, lost_after_s: float = 60.0) -> Iterator[list[SweepTrial]]:
+    """Yield, several times a second, the trials that have ended since, until all have that were submitted.
+
+    Raises ClusterError where the supervisor is gone for good.
+    """
+    silence = SupervisorSilence(sweep.store, lost_after_s)
+    told = {trial.number for trial in sweep.trials if trial.over}
+    yield [trial for trial in sweep.trials if trial.over]
+    while sweep.unfinished:
+        time.sleep(TICK_S)
+        silence.check(sweep.id, poll(sweep))
+        ended = [trial for trial in sweep.trials if trial.over and trial.number not in told]
+        told.update(trial.number for trial in ended)
+        yield ended
+
+
+def poll(sweep: Sweep) -> bool:
+    """Read what is new; a trial whose job was deleted is left out from then on. Whether anything was new."""
+    gone = []
+    for trial in sweep.unfinished:
+        try:
+            sweep.store.job(trial.job.id)
+        except HyperpodError:
+            gone.append(trial)
+    for trial in gone:
+        sweep.trials.remove(trial)
+    return sweep.poll() or bool(gone)

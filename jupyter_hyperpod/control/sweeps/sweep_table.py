@@ -1,0 +1,175 @@
+"""A sweep as people read it: a line, a table, JSON. Pure but for the journals that the trials have read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.units import cut, few, plural
+from ..report import TONES, steps
+from ..text_tables import Cell, Table, clean
+from .plan import described
+from .trials import Sweep, SweepTrial
+
+SHOWN = 60  # rows of a table; of more trials the best ones, those that run and the newest
+BEST_SHOWN = 20
+_ORDER = ("succeeded", "pruned", "failed", "stopped", "running", "recovering", "pending")
+
+
+def summary_line(sweep: Sweep) -> str:
+    """One line: how many trials are in which state, and which is the best."""
+    counts = Counter(trial.state for trial in sweep.trials)
+    parts = [f"{counts[state]} {state}" for state in _ORDER if counts[state]]
+    if sweep.missing and not sweep.plan.asks:
+        parts.append(f"{len(sweep.missing)} not submitted")
+    told = f"{sweep.id}: {len(sweep.trials)} of {plural(sweep.plan.trials, 'trial')}"
+    return clean(" · ".join([told, *parts, *([best_text(sweep)] if sweep.best else [])]))
+
+
+def best_text(sweep: Sweep) -> str:
+    """The best trial so far, in words; "" without one."""
+    best = sweep.best
+    if best is None:
+        return ""
+    return (
+        f"best {sweep.plan.metric} {number_text(best.value)} in trial {best.number} ({values_text(best.spec.values)})"
+    )
+
+
+def number_text(value: float | None) -> str:
+    """A value of the metric, with six significant digits."""
+    return "-" if value is None else f"{value:.6g}"
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """``lr=0.001, batch=32``."""
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: Any) -> str:
+    return cut(value if isinstance(value, str) else repr(value), 24)
+
+
+def trial_line(sweep: Sweep, trial: SweepTrial) -> str:
+    """One line about a trial that has ended."""
+    best = " · the best so far" if sweep.best is trial else ""
+    told = f" · {sweep.plan.metric} {number_text(trial.value)}" if trial.value is not None else ""
+    why = ""
+    if trial.state == "failed":
+        error = trial.view["error"]
+        why = f" · {error['type']}: {error['message']}" if error else f" · {trial.view['reason']}"
+    return clean(cut(f"trial {trial.number} ({values_text(trial.spec.values)}): {trial.state}{told}{why}{best}", 240))
+
+
+def trials_table(sweep: Sweep, best: SweepTrial | None = None) -> Table:
+    """The table of trials; ``best`` is `Sweep.best` where the caller knows it."""
+    best = best or sweep.best
+    names = list(sweep.plan.space)
+    headers = (
+        ">TRIAL",
+        *(f">{name}" if _are_numbers(sweep, name) else name for name in names),
+        "STATE",
+        ">STEP",
+        f">{sweep.plan.metric}",
+        "",
+        "JOB",
+    )
+    rows = []
+    for trial in shown_trials(sweep):
+        marked = trial is best
+        tone = "good" if marked else ""
+        rows.append(
+            [
+                Cell(str(trial.number), tone),
+                *(Cell(_short(trial.spec.values.get(name, "-")), tone) for name in names),
+                Cell(trial.state, "quiet" if trial.state == "pruned" else TONES.get(trial.state, "")),
+                Cell(steps(trial.view), "quiet"),
+                Cell(number_text(trial.value), tone),
+                Cell("best" if marked else "", tone),
+                Cell(trial.job.id, "quiet"),
+            ]
+        )
+    return Table(headers, rows, "no trial has been submitted")
+
+
+def _are_numbers(sweep: Sweep, name: str) -> bool:
+    return all(type(trial.spec.values.get(name)) in (int, float) for trial in sweep.trials)
+
+
+def shown_trials(sweep: Sweep) -> list[SweepTrial]:
+    """All trials, or of very many: the best, those that run, and the newest, in the order of their numbers."""
+    if len(sweep.trials) <= SHOWN:
+        return list(sweep.trials)
+    ended = [trial for trial in sweep.trials if trial.value is not None and trial.view["state"] == "succeeded"]
+    ended.sort(key=lambda trial: trial.value or 0.0, reverse=sweep.plan.maximize)
+    running = [trial for trial in sweep.unfinished if trial.view["state"] != "pending"]
+    chosen = {trial.number for trial in [*ended[:BEST_SHOWN], *running[:BEST_SHOWN]]}
+    for trial in reversed(sweep.trials):
+        if len(chosen) >= SHOWN:
+            break
+        chosen.add(trial.number)
+    return [trial for trial in sweep.trials if trial.number in chosen]
+
+
+def end_lines(sweep: Sweep, command: str) -> list[str]:
+    """What there is to say when nothing runs any more: what failed, and how to go on. ``command``: of the face."""
+    lines = []
+    failed = [trial for trial in sweep.trials if trial.state == "failed"]
+    if failed:
+        jobs = few([trial.job.id for trial in failed])
+        lines.append(f"{plural(len(failed), 'trial')} failed: {jobs}; {command} logs JOB says why")
+    if best := sweep.best:
+        lines.append(f"{best_text(sweep)}: {command} report {best.job.id}, {command} rerun {best.job.id}")
+    elif any(trial.view["state"] == "succeeded" for trial in sweep.trials):
+        known = sorted({name for trial in sweep.trials for name in trial.view["metrics"]})
+        logged = f"they logged {few(known, 8)}" if known else "they logged nothing"
+        lines.append(
+            f"no trial has a number for {sweep.plan.metric!r}; {logged}: name one with --metric, or log it with "
+            f"session.log({sweep.plan.metric}=…)"
+        )
+    if sweep.missing and not sweep.unfinished:
+        lines.append(
+            f"{plural(len(sweep.missing), 'trial')} of {sweep.id} have not been submitted; "
+            f"{command} sweep resume {sweep.id} submits them"
+        )
+    return lines
+
+
+def hidden_line(sweep: Sweep) -> str:
+    """How many trials the table leaves out; "" for none."""
+    left_out = len(sweep.trials) - min(len(sweep.trials), SHOWN)
+    return f"{plural(left_out, 'more trial')}: sweep show --json has all" if left_out else ""
+
+
+def record(sweep: Sweep) -> dict[str, Any]:
+    """A sweep for programs."""
+    best = sweep.best
+    return {
+        "id": sweep.id,
+        "plan": sweep.plan.to_json(),
+        "sentence": described(sweep.plan),
+        "best": best.number if best else None,
+        "missing": sweep.missing,
+        "trials": [_trial_record(trial) for trial in sweep.trials],
+    }
+
+
+def _trial_record(trial: SweepTrial) -> dict[str, Any]:
+    told = {"number": trial.number, "job": trial.job.id, "values": dict(trial.spec.values), "state": trial.state}
+    return told | {"step": trial.view["step"], "value": trial.value, "reason": trial.view["reason"]}
+
+
+def overview(sweeps: Sequence[Sweep]) -> Table:
+    """The table of all sweeps, newest first."""
+    rows = []
+    for sweep in sweeps:
+        best = sweep.best
+        state = "running" if sweep.unfinished else "incomplete" if sweep.missing else "ended"
+        names = ", ".join(sweep.plan.space)
+        told = [sweep.plan.metric, number_text(best.value) if best else "-", best.job.id if best else "-"]
+        ended = sum(trial.over for trial in sweep.trials)
+        row: list[str | tuple[str, str]] = [sweep.id, (state, TONES.get(state, "quiet"))]
+        rows.append([*row, f"{ended}/{sweep.plan.trials}", names, *told])
+    headers = ("ID", "STATE", ">ENDED", "NAMES", "METRIC", ">BEST", "BEST JOB")
+    return Table(headers, rows, "no sweeps yet; `jupyter hyperpod submit FILE --sweep NAME=VALUES` begins one")

@@ -1,0 +1,140 @@
+"""The options ``--sweep …`` of a submission, and the verb ``sweep``, for the command line and the magic."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import NotFound, SpecError
+from ...core.units import format_bytes, plural
+from ...policy.sweeps import space
+from ...policy.sweeps.samplers import GRID, RANDOM
+from ...storage.store import Store
+from .. import jobs
+from ..option_parser import add_env_option
+from ..runs.verbs import write
+from ..text_tables import Answer
+from . import sweep_table, trials
+from .plan import LOSS, SweepPlan, described, prepared
+from .trials import Sweep
+
+HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
+ACTIONS = ("list", "show", "follow", "resume", "stop", "report")
+SAMPLERS = (GRID, RANDOM)
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that make a submission a sweep; one that is not given is None."""
+    group = parser.add_argument_group("sweep", "each trial is a job of its own with other values in the code")
+    add = group.add_argument
+    add(
+        "--sweep",
+        action="append",
+        metavar="NAME=VALUES",
+        help="try these values of a variable that the code assigns: lr=1e-4,3e-4 or lr=1e-4..1e-1:log or layers=1..8; "
+        "may be repeated",
+    )
+    add("--trials", type=int, metavar="N", help="try N random points (default: all points of the lists)")
+    add("--metric", metavar="NAME", help=f"logged value, or variable at the end, to judge by (default: {LOSS})")
+    better = group.add_mutually_exclusive_group()
+    better.add_argument("--minimize", action="store_true", help="the smallest value is the best (default)")
+    better.add_argument("--maximize", action="store_true", help="the largest value is the best")
+    add("--sampler", choices=SAMPLERS, help=f"what chooses the points (default: {GRID}, with --trials {RANDOM})")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the verb ``sweep``."""
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="list, show, follow, resume, stop or report")
+    parser.add_argument(
+        "sweep", nargs="?", metavar="NAME", help="id or name of a sweep, or a job of it; a name means its newest sweep"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="report: file to write (default: ID.html in this folder)"
+    )
+    add_env_option(parser, "resume: environment variable of the trials, whose values are not kept; may be repeated")
+
+
+def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ...] = ()) -> SweepPlan | None:
+    """The plan that the options ask for; None where they ask for no sweep. Raises SpecError."""
+    if not options.sweep:
+        given = [name for name in ("trials", "metric", "minimize", "maximize", "sampler") if getattr(options, name)]
+        if given:
+            raise SpecError(f"--{given[0]} belongs to a sweep: say what is to be tried, such as --sweep lr=1e-4,3e-4")
+        return None
+    return SweepPlan.make(
+        space.parse(options.sweep),
+        sampler=options.sampler,
+        trials=options.trials,
+        seed=seed,
+        metric=options.metric or LOSS,
+        maximize=options.maximize,
+        arguments=arguments if any("{" in word for word in arguments) else (),
+    )
+
+
+def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[dict[str, Any], list[str]]:
+    """What a sweep would submit, for programs and as lines. Raises SpecError as `trials.begin` does."""
+    prepared(source, fields, plan)
+    points = trials.checked_points(source, fields, plan)
+    lines = [described(plan)]
+    lines += [f"  trial {number}: {sweep_table.values_text(point)}" for number, point in points.items()]
+    return {"plan": plan.to_json(), "trials": list(points.values())}, lines
+
+
+def named(options: argparse.Namespace, store: Store) -> Sweep:
+    """The sweep that the options name. Raises NotFound, SpecError where they name none."""
+    if not options.sweep:
+        raise SpecError(f"`sweep {options.action}` needs the name of a sweep; `sweep list` shows them")
+    return trials.read(store, options.sweep)
+
+
+def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
+    """Carry out ``sweep``, but for ``follow``, which each face does by itself. ``command``: how this face is called."""
+    if options.output is not None and options.action != "report":
+        raise SpecError(f"-o belongs to `sweep report`, not to `sweep {options.action}`")
+    if options.env is not None and options.action != "resume":
+        raise SpecError(f"--env belongs to `sweep resume`, not to `sweep {options.action}`")
+    if options.action == "list":
+        if options.sweep:
+            raise SpecError("`sweep list` lists all sweeps; `sweep show NAME` shows one")
+        found = [trials.read(store, name) for name in trials.sweep_ids(store)]
+        return Answer([sweep_table.record(one) for one in found], sweep_table.overview(found))
+    sweep = named(options, store)
+    if options.action == "show":
+        return shown(sweep, command)
+    if options.action == "stop":
+        asked = trials.stop(sweep, f"stopped by {jobs.person()}: the sweep {sweep.id}")
+        told = (
+            f"asked {plural(len(asked), 'trial')} of {sweep.id} to stop" if asked else f"{sweep.id} has already ended"
+        )
+        return Answer({"id": sweep.id, "jobs": asked}, None, [told])
+    if options.action == "resume":
+        more = trials.resume(store, sweep.id, options.env)
+        lines = [
+            f"submitted {plural(len(more), 'trial')} of {sweep.id}" if more else f"no trial of {sweep.id} is missing"
+        ]
+        return Answer({"id": sweep.id, "jobs": more}, None, lines)
+    return report(sweep, options.output)
+
+
+def shown(sweep: Sweep, command: str) -> Answer:
+    """A sweep as a table and lines."""
+    lines = [sweep_table.summary_line(sweep), described(sweep.plan), sweep_table.hidden_line(sweep)]
+    lines += sweep_table.end_lines(sweep, command) if not sweep.unfinished else []
+    return Answer(sweep_table.record(sweep), sweep_table.trials_table(sweep), list(filter(None, lines)))
+
+
+def report(sweep: Sweep, output: str | None) -> Answer:
+    """Write the report of a sweep."""
+    from ... import __version__
+    from .sweep_page import sweep_page
+
+    if not sweep.trials:
+        raise NotFound(f"no trial of {sweep.id} is left")
+    path = Path(output or f"{sweep.id}.html").absolute()
+    size = write(path, sweep_page(sweep, __version__))
+    line = sweep_table.summary_line(sweep)
+    told = {"id": sweep.id, "path": str(path), "bytes": size, "sentence": line}
+    return Answer(told, None, [line, f"{path}: {format_bytes(size)}"])

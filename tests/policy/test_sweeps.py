@@ -1,0 +1,201 @@
+"""Spaces of sweeps as people write them, their points, and how a value gets into the code."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.policy.sweeps import assignments, samplers, space
+from jupyter_hyperpod.policy.sweeps.space import Choices, NumberRange
+
+names = st.sampled_from(["lr", "batch", "width", "optimizer", "amp"])
+plain = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.integers(-(10**9), 10**9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_characters="'\"", exclude_categories=["Cs"]), max_size=8),
+)
+choices = st.lists(plain, min_size=1, max_size=5, unique_by=lambda one: (type(one).__name__, repr(one))).map(
+    lambda found: Choices(tuple(found))
+)
+spans = st.one_of(
+    st.tuples(st.floats(1e-6, 1.0), st.floats(1.5, 1e6), st.booleans()).map(lambda one: NumberRange(*one)),
+    st.tuples(st.integers(1, 50), st.integers(51, 500), st.booleans()).map(lambda one: NumberRange(*one, whole=True)),
+)
+spaces = st.dictionaries(names, st.one_of(choices, spans), min_size=1, max_size=4)
+
+
+@given(spaces)
+def test_what_is_written_is_read_again(tried: space.Space) -> None:
+    assert space.parse([f"{name}={axis}" for name, axis in tried.items()]) == tried
+    assert space.from_json(space.to_json(tried)) == tried
+
+
+@given(st.lists(st.text(max_size=20), max_size=3))
+def test_any_text_is_a_space_or_refused(texts: list[str]) -> None:
+    try:
+        found = space.parse(texts)
+    except SpecError as error:
+        assert str(error)
+    else:
+        assert all(name.isidentifier() for name in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr=", "there are no values"),
+        ("lr", "has no values"),
+        ("lr=1,,2", "empty value between"),
+        ("lr=1,1", "there twice"),
+        ("1x=2", "cannot be the name of a variable"),
+        ("if=2", "cannot be the name of a variable"),
+        ("lr=2..1", "its first number must be smaller"),
+        ("lr=0..1:log", "begins above 0"),
+        ("lr=1..2:lgo", "ends with 'lgo'"),
+        ("lr=1..x", "not a range of two numbers"),
+        ("lr=1..2,3", "not a range of two numbers"),
+        ("lr=nan", "not a finite number"),
+        ("lr='a", "not closed"),
+    ],
+)
+def test_what_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        space.parse([text])
+
+
+def test_words_are_values_of_their_kinds() -> None:
+    (axis,) = space.parse(["x=1,1.5,1e-4,-2,true,None,adam,'1','a,b'"]).values()
+    assert isinstance(axis, Choices)
+    assert axis.values == (1, 1.5, 1e-4, -2, True, None, "adam", "1", "a,b")
+    assert space.parse(["n=1..8"])["n"] == NumberRange(1, 8, whole=True)
+
+
+@given(spaces, st.integers(0, 10**6), st.integers(1, 30))
+def test_random_points_are_in_the_space_and_depend_on_seed_and_number_alone(
+    tried: space.Space, seed: int, count: int
+) -> None:
+    most = space.size(tried)
+    found = list(samplers.points(tried, samplers.RANDOM, min(count, most or count), seed))
+    assert found == list(samplers.points(tried, samplers.RANDOM, len(found) + 0, seed))
+    assert found[:3] == list(samplers.points(tried, samplers.RANDOM, min(3, len(found)), seed))
+    if most is not None:
+        assert len({repr(point) for point in found}) == len(found), "no point of lists comes twice"
+    for point in found:
+        for name, axis in tried.items():
+            value: Any = point[name]
+            if isinstance(axis, Choices):
+                assert any(value is one or repr(value) == repr(one) for one in axis.values)
+            else:
+                assert axis.low <= value <= axis.high and (not axis.whole or type(value) is int)
+
+
+def test_known_random_points_stay_the_same() -> None:
+    """A sweep that was begun with an earlier version goes on with the points that it had."""
+    tried = space.parse(["lr=1e-4..1e-1:log", "layers=1..8", "kind=a,b,c"])
+    assert list(samplers.points(tried, samplers.RANDOM, 3, 0)) == [
+        {"lr": 0.00739764, "layers": 6, "kind": "c"},
+        {"lr": 0.0051832, "layers": 6, "kind": "c"},
+        {"lr": 0.000401108, "layers": 7, "kind": "b"},
+    ]
+
+
+def test_a_grid_has_each_point_once_and_its_last_name_changes_fastest() -> None:
+    tried = space.parse(["lr=1,2", "batch=8,16,32"])
+    assert samplers.choose(tried, None, None).value == (samplers.GRID, 6)
+    found = [tuple(point.values()) for point in samplers.points(tried, samplers.GRID, 6, 0)]
+    assert found == [(1, 8), (1, 16), (1, 32), (2, 8), (2, 16), (2, 32)]
+
+
+def test_spaces_that_fit_no_sampler_are_refused() -> None:
+    thousand = ",".join(map(str, range(1000)))
+    huge = space.parse([f"{name}={thousand}" for name in ("a", "b", "c")])
+    with pytest.raises(SpecError, match="1,000,000,000 points.*--trials N"):
+        samplers.choose(huge, None, None)
+    assert samplers.choose(huge, None, 20).value == (samplers.RANDOM, 20)
+    assert len(list(samplers.points(huge, samplers.RANDOM, 20, 0))) == 20
+    with pytest.raises(SpecError, match="lr is a range; say how many"):
+        samplers.choose(space.parse(["lr=1..2"]), None, None)
+    with pytest.raises(SpecError, match="a grid needs lists"):
+        samplers.choose(space.parse(["lr=1..2"]), samplers.GRID, None)
+    with pytest.raises(SpecError, match="only 2 different points"):
+        samplers.choose(space.parse(["lr=1,2"]), None, 3)
+    with pytest.raises(SpecError, match="expected 1 to 1,000"):
+        samplers.choose(space.parse(["lr=1..2"]), None, 0)
+
+
+CELL = """
+lr = max(
+    1e-3,  # a comment
+    2e-3,
+)
+batch: int = 32; kind = "é"
+def train(): return lr * batch, kind
+print(train())
+"""
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"lr": st.floats(1e-9, 10), "batch": st.integers(-5, 99), "kind": plain}),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_values_replace_values_and_lines_keep_their_numbers(trials: list[dict[str, Any]]) -> None:
+    """Whatever was in the code before: one trial's code can be made of another's."""
+    code = CELL
+    for values in trials:
+        code = assignments.with_values(code, values, own=False)
+        assert code == assignments.with_values(CELL, values)
+        assert code.split("\n")[5:] == assignments.with_values(CELL, values).split("\n")[5:]
+        assert [node.lineno for node in ast.parse(code).body] == [node.lineno for node in ast.parse(CELL).body]
+        space_of_code: dict[str, Any] = {}
+        exec(code.replace("print(", "found = ("), space_of_code)
+        assert space_of_code["found"] == (values["lr"] * values["batch"], values["kind"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\nprint(x)", "assigns no lr at its top level"),
+        ("lrr = 1\nprint(lrr)", "did you mean lrr"),
+        ("lr = 1", "never uses it"),
+        ("lr = 1\nprint(lr)\nlr *= 2", "again by an assignment in line 3"),
+        ("lr = 1\nfor lr in [2]: print(lr)", "again by an assignment in line 2"),
+        ("lr = 1\nif lr: lr = 3", "again by an assignment in line 2"),
+        ("lr = 1\nprint([lr := 2])", "again by an assignment in line 2"),
+        ("lr = 1\nprint([(lr := y) for y in (1,)])", "again by `:=` in line 2"),
+        ("lr = 1\ndef f():\n    global lr\n    lr = 3\nprint(lr)", "again by the function f in line 4"),
+        ("lr = 1\nprint(lr)\ndel lr", "again by `del` in line 3"),
+        ("lr = 1\nimport lr\nprint(lr)", "again by an import in line 2"),
+        ("lr = 1\nfrom os import *\nprint(lr)", "import of everything in line 2"),
+        ("if True:\n    lr = 2\nprint(lr)", "not inside a block"),
+        ("a, lr = 1, 2\nprint(lr)", "one plain line"),
+        ("a = lr = 2\nprint(lr)", "one plain line"),
+        ("def f():\n    lr = 1\n    return lr", "assigns no lr at its top level"),
+        ("class A:\n    lr = 1\nprint(A.lr)", "assigns no lr at its top level"),
+        ("lr: float\nprint(lr)", "one plain line"),
+        ("def lr(): ...\nprint(lr)", "one plain line"),
+        ("try: ...\nexcept OSError as lr: print(lr)", "by an exception in line 2"),
+    ],
+)
+def test_a_value_that_could_be_lost_is_refused(code: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        assignments.with_values(code, {"lr": 0.5})
+
+
+def test_text_where_the_code_has_a_number_is_refused() -> None:
+    with pytest.raises(SpecError, match="is text, and the code has a number"):
+        assignments.with_values("lr = -1.0\nprint(lr)", {"lr": "1e-"})
+
+
+def test_names_inside_functions_and_classes_are_other_names() -> None:
+    code = "lr = 1\ndef f(lr=lr):\n    lr = 2\n    return lr\nclass A:\n    lr = 3\nprint([lr for lr in (4,)], lr)"
+    assert assignments.with_values(code, {"lr": 5}) == code.replace("lr = 1", "lr = 5", 1)
