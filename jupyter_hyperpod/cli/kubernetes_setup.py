@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from ..control.setup import verbs
+from ..control.setup import node_groups, verbs
 from ..control.text_tables import Answer
 from ..core.errors import SpecError
 from ..core.units import plural
@@ -24,14 +24,17 @@ ACTIONS = {
     "check": "ask the cluster",
     "role": "print YAML for kubectl apply",
     "image": "write a Dockerfile",
+    "eks": "write what makes a cluster",
 }
 # which action an option belongs to; what is not here belongs to all
 OWNERS = {
     **dict.fromkeys(("account", "user", "group", "remedies"), ("role",)),
-    **dict.fromkeys(("here", "device", "base", "uid", "hashes", "output"), ("image",)),
-    "name": ("image",),
-    "nodes": ("check",),
-    **dict.fromkeys(("context", "namespace"), ("check", "role")),
+    **dict.fromkeys(("here", "device", "base", "uid", "hashes"), ("image",)),
+    **dict.fromkeys(("region", "zones", "volume"), ("eks",)),
+    **dict.fromkeys(("name", "output"), ("image", "eks")),
+    "nodes": ("check", "eks"),
+    "namespace": ("check", "role", "eks"),
+    "context": ("check", "role"),
 }
 TONES = {PASSED: "good", FAILED: "bad", SKIPPED: "warn"}
 
@@ -42,10 +45,11 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     add(
         "action", choices=ACTIONS, metavar="ACTION", help="; ".join(f"{name}: {what}" for name, what in ACTIONS.items())
     )
-    add("name", nargs="?", metavar="NAME", help="image: a job's id or name")
+    add("name", nargs="?", metavar="NAME", help="image: a job's id or name; eks: the name of the cluster")
     add("--context", metavar="NAME", default="", help="a context of the kubeconfig (default: the current one)")
     add("--namespace", metavar="NAME", default="", help="where jobs are to run (default: the context's)")
-    add("--nodes", type=int, metavar="N", help="check: how many nodes a job is to have (default: 1)")
+    told = f"check: how many nodes a job is to have (default: 1); eks: {node_groups.FORM}; may be repeated"
+    add("--nodes", action="extend", nargs="+", metavar="N", help=told)
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument(
         "--account", metavar="NAME", help="role: for a service account of the namespace (default: default)"
@@ -54,6 +58,7 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     whom.add_argument("--group", metavar="NAME", help="role: for a group")
     add("--remedies", action="store_true", help="role: also allow it to take broken nodes out of service")
     verbs.add_image_options(parser)
+    verbs.add_eks_options(parser)
 
 
 def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -68,12 +73,16 @@ def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
         return _show(verbs.run_image(options, store, terminal.note), options, terminal)
     if options.namespace and not NAMESPACE.fullmatch(options.namespace):
         raise SpecError(f"--namespace is {options.namespace[:80]!r}; expected small letters, digits and -")
+    if options.action == "eks":
+        return _show(verbs.run_eks(options), options, terminal)
     if options.action == "role":
         return _role(options, terminal)
-    if options.nodes is not None and options.nodes < 1:
-        raise SpecError(f"--nodes is {options.nodes}, expected at least 1")
+    nodes = " ".join(options.nodes or ["1"])
+    if not nodes.isdecimal() or not 1 <= int(nodes[:9]):
+        raise SpecError(f"--nodes is {nodes[:40]}, expected a number, at least 1")
     access = read_access(options.context)
-    return _check(replace(access, namespace=options.namespace or access.namespace), options, terminal)
+    access = replace(access, namespace=options.namespace or access.namespace)
+    return _check(access, int(nodes[:9]), options, terminal)
 
 
 def _show(answer: Answer, options: argparse.Namespace, terminal: Terminal) -> int:
@@ -90,12 +99,12 @@ def _role(options: argparse.Namespace, terminal: Terminal) -> int:
     return terminal.answer(options, made, rights.as_yaml(made).rstrip())
 
 
-def _check(access: Access, options: argparse.Namespace, terminal: Terminal) -> int:
+def _check(access: Access, nodes: int, options: argparse.Namespace, terminal: Terminal) -> int:
     from ..backends.kubernetes.client import Api
     from ..backends.kubernetes.inquiry import inquire
     from ..backends.kubernetes.shortages import JobNeeds
 
-    wanted = JobNeeds(access.namespace, options.nodes or 1)
+    wanted = JobNeeds(access.namespace, nodes)
     with Api(access) as api:
         terminal.status(f"asking {access.server}")
         facts = inquire(api, wanted, nodes=True)

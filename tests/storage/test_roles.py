@@ -117,6 +117,7 @@ ELSEWHERE = {
     "doctor": "it looks at an installation; its row of the store is tried in tests/test_doctor.py",
     "setup check": "it asks a Kubernetes cluster, where it may be asked",
     "setup role": "it prints a part of the product",
+    "setup eks": "it writes files that the person names",
     "recipe list": "recipes are part of the product",
     "recipe show": "recipes are part of the product",
     "recipe render": "recipes are part of the product",

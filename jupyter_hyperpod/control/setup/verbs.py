@@ -1,9 +1,9 @@
-"""``setup image``: from a job, or from here, to a folder."""
+"""``setup image`` and ``setup eks``: from a job, from here, or from what a person names, to a folder."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +13,7 @@ from ...core.units import plural
 from ...storage.store import Store
 from ..parity import environment_verbs, requirements
 from ..text_tables import Answer
-from . import image
+from . import eks, image, node_groups, volumes
 from .bases import CPU, DEVICES
 from .folder import write_folder
 
@@ -25,11 +25,49 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``setup image``."""
     add = parser.add_argument
     add("--here", action="store_true", help="image: of the environment here, not of a job")
-    add("-o", "--output", metavar="DIR", help="image: the folder that is written (default: image-JOB)")
+    add("-o", "--output", metavar="DIR", help="image, eks: the folder that is written (default: image-JOB, eks-NAME)")
     add("--device", choices=DEVICES, help="image: for what it is (default: by the packages and GPUs)")
     add("--base", metavar="IMAGE", help="image: begin with this image, which has the right Python and pip")
     add("--uid", type=int, metavar="N", help=f"image: the user that it runs as (default: {image.UID})")
     add("--hashes", action="store_true", help="image: ask the package index for hashes, which pip then insists on")
+
+
+def add_eks_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``setup eks``."""
+    add = parser.add_argument
+    add("--region", metavar="R", help="eks: the region of AWS, such as us-west-2")
+    add("--zones", metavar="A,B", help="eks: zones of the region; nodes with EFA or a reservation are in the first")
+    add("--volume", action="append", metavar="KIND=ID", help=f"eks: shared storage: {volumes.FORM}; may be repeated")
+
+
+def run_eks(options: argparse.Namespace) -> Answer:
+    """Write the files of an EKS cluster. Raises SpecError or StoreError."""
+    if not options.name or not options.region:
+        raise SpecError("expected `setup eks NAME --region R --nodes TYPE:COUNT`")
+    wish = eks.ClusterWish(
+        options.name,
+        options.region,
+        node_groups.parse(options.nodes or ()),
+        tuple(options.zones.split(",")) if options.zones else (),
+        volumes.parse(options.volume or ()),
+        options.namespace or eks.NAMESPACE,
+    )
+    files = eks.render(wish)
+    folder = Path(options.output or f"eks-{wish.name}")
+    written = write_folder(folder, files)
+    lines = [f"{folder}: {plural(len(files), 'file')} for a cluster of {_nodes(wish.groups)}"]
+    lines += [] if written else ["all of them were there already, the same"]
+    lines += [
+        "not verified on AWS: no cluster was ever made of such files",
+        f"the commands in order: {folder}/{eks.GUIDE}",
+    ]
+    answer = {"name": wish.name, "folder": str(folder.absolute()), "files": list(files), "written": written}
+    groups = [{"type": one.type, "count": one.count, "market": one.market, **one.amounts()} for one in wish.groups]
+    return Answer({**answer, "nodes": groups, "unverified": eks.UNVERIFIED}, lines=lines)
+
+
+def _nodes(groups: Sequence[node_groups.NodeGroup]) -> str:
+    return ", ".join(f"{one.count} x {one.type}{f' ({one.market})' if one.market else ''}" for one in groups)
 
 
 def run_image(options: argparse.Namespace, store: Store, say: Say = lambda text: None) -> Answer:
