@@ -38,6 +38,7 @@ _PUBLIC = {
     "save_model": ".loader.write.save",
     "elastic_event_detected": ".runtime.worker.elastic_events",
     "submit": ".control.jobs",
+    "sweep": ".notebook.function_sweeps",
 }
 _MODULES = {"faults": ".runtime.faults", "integrations": ".integrations"}
 

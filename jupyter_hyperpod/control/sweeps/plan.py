@@ -12,7 +12,7 @@ from ...core.errors import SpecError
 from ...core.spec import TrialSpec
 from ...policy.sweeps import assignments, samplers, space
 from ...policy.sweeps.samplers import Point
-from ...policy.sweeps.space import Space
+from ...policy.sweeps.space import Axis, Choices, Space
 
 LOSS = "loss"
 RESULT = "result"  # the name of what a function returns
@@ -76,6 +76,21 @@ class SweepPlan:
             return cls(**values)
         except (TypeError, KeyError) as error:
             raise SpecError(f"the plan of a sweep cannot be read: {error!r}") from None
+
+
+def space_of(given: Mapping[str, Sequence[Any] | str]) -> dict[str, Axis]:
+    """A space of lists, and of ranges as text. Raises SpecError."""
+    found: dict[str, Axis] = {}
+    for name, values in given.items():
+        space.check_name(name)
+        if isinstance(values, str):
+            found[name] = space.parse_axis(name, values)
+            continue
+        try:
+            found[name] = Choices(tuple(values))
+        except TypeError:
+            raise SpecError(f"{name}: {values!r:.80} is neither a list of values nor a range such as '1..8'") from None
+    return found
 
 
 def job_name(sweep: str, number: int) -> str:

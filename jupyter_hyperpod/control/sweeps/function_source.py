@@ -1,0 +1,158 @@
+"""Makes a cell of a function: its source, what it uses from its module, and a call with the values of a trial.
+
+No function travels as bytes: what runs on the nodes is text, which can be read, compared and run again.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ...core.errors import SpecError
+from ...core.options import near_matches
+from ...policy.sweeps.space import Space
+from .plan import RESULT
+
+LARGEST_LITERAL = 100_000
+
+
+def cell_of(function: Callable[..., Any], space: Space) -> str:
+    """The cell that calls the function with a value for each name of the space, and keeps what it returns.
+
+    Raises SpecError where the function cannot be told from its source, or takes other arguments.
+    """
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        raise SpecError(f"{function!r:.80} is not a function with a name; write `def train(lr): ...` and give `train`")
+    _check_arguments(function, space)
+    gathered = _Gathered(function, space)
+    gathered.add(function)
+    values = [f"{name} = None" for name in space]
+    call = f"{RESULT} = {function.__name__}({', '.join(f'{name}={name}' for name in space)})"
+    parts = [*gathered.imports, *gathered.constants, "", *gathered.definitions, *values, call]
+    return "\n".join(parts) + "\n"
+
+
+def _check_arguments(function: types.FunctionType, space: Space) -> None:
+    known = inspect.signature(function).parameters
+    free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    for name in space:
+        if name not in known and not free:
+            raise SpecError(f"{function.__name__} takes no {name}{near_matches(name, list(known))}")
+    needed = [
+        name
+        for name, one in known.items()
+        if one.default is inspect.Parameter.empty
+        and one.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    ]
+    if missing := [name for name in needed if name not in space]:
+        raise SpecError(f"{function.__name__} needs {missing[0]}, which is neither in the space nor has a default")
+
+
+class _Gathered:
+    """The lines that have to stand before the call."""
+
+    def __init__(self, function: types.FunctionType, space: Space) -> None:
+        self._first, self._space = function, space
+        self._seen: set[str] = set()
+        self.imports: list[str] = []
+        self.constants: list[str] = []
+        self.definitions: list[str] = []
+
+    def add(self, thing: Any) -> None:
+        """Add the source of a function or a class, after that of what it uses."""
+        self._seen.add(thing.__name__)
+        self._check_name(thing.__name__)
+        source = self._source(thing)
+        for name, owner in _names(thing, source):
+            if name not in self._seen and name in owner:
+                self._add_used(name, owner[name])
+        self.definitions.append(f"{source}\n")
+
+    def _source(self, thing: Any) -> str:
+        if getattr(getattr(thing, "__code__", None), "co_freevars", ()):
+            names = ", ".join(thing.__code__.co_freevars)
+            raise SpecError(
+                f"{thing.__name__} uses {names} of the function around it; define it at the top level, or pass them"
+            )
+        try:
+            return textwrap.dedent(inspect.getsource(thing)).rstrip()
+        except (OSError, TypeError):
+            raise SpecError(
+                f"the source of {thing.__name__} cannot be found; write it in a file or in a cell of a notebook"
+            ) from None
+
+    def _add_used(self, name: str, value: Any) -> None:
+        self._seen.add(name)
+        self._check_name(name)
+        own = getattr(value, "__module__", None) == self._first.__module__
+        if inspect.ismodule(value):
+            self.imports.append(f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}"))
+        elif own and (inspect.isfunction(value) or inspect.isclass(value)):
+            if value.__name__ != name:
+                raise SpecError(f"{self._first.__name__} uses {value.__name__} as {name}; use it under its own name")
+            self.add(value)
+        elif (literal := _literal(value)) is not None:
+            self.constants.append(f"{name} = {literal}")
+        elif _importable(value):
+            renamed = "" if value.__name__ == name else f" as {name}"
+            self.imports.append(f"from {value.__module__} import {value.__name__}{renamed}")
+        else:
+            raise SpecError(
+                f"{self._first.__name__} uses {name}, a {type(value).__name__} that exists only here; make it inside "
+                "the function, or read it from a file under shared://"
+            )
+
+    def _check_name(self, name: str) -> None:
+        if name in (*self._space, RESULT):
+            raise SpecError(
+                f"{name} is a name of the sweep and of something that the function uses; rename one of them"
+            )
+
+
+def _names(thing: Any, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The global names that a function or a class uses, each with the module's namespace."""
+    functions = (
+        [thing] if inspect.isfunction(thing) else [one for one in vars(thing).values() if inspect.isfunction(one)]
+    )
+    owner = functions[0].__globals__ if functions else {}
+    for function in functions:
+        for name in _loaded(function.__code__):
+            if not hasattr(builtins, name) or name in owner:
+                yield name, function.__globals__
+    top = ast.parse(source).body[0]
+    if isinstance(top, ast.FunctionDef | ast.ClassDef):
+        outside: Sequence[ast.AST] = [*top.decorator_list, *getattr(top, "bases", [])]
+        if isinstance(top, ast.FunctionDef):
+            outside = [*outside, top.args, *filter(None, [top.returns])]
+        for node in (node for part in outside for node in ast.walk(part)):
+            if isinstance(node, ast.Name):
+                yield node.id, owner
+
+
+def _loaded(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _loaded(constant)
+
+
+def _literal(value: Any) -> str | None:
+    """A plain value as it is written in Python; None for anything else."""
+    text = repr(value) if isinstance(value, bool | int | float | str | bytes | tuple | list | dict | set | None) else ""
+    try:
+        return text if 0 < len(text) <= LARGEST_LITERAL and ast.literal_eval(text) == value else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError, RuntimeError, TypeError):
+        return None
+
+
+def _importable(value: Any) -> bool:
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
+    return isinstance(module, str) and module != "__main__" and name.isidentifier() and callable(value)
