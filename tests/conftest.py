@@ -162,6 +162,7 @@ def kubernetes(shared_testbed: KubernetesTestbed) -> Iterator[KubernetesTestbed]
 
     yield shared_testbed
     shared_testbed.restore()
+    shared_testbed.kubectl("delete", "clusterrolebinding", "hyperpod-nodes", "--ignore-not-found")  # of some tests
     shared_testbed.kubectl("delete", "jobs,pods", "--all", "-n", TEAM, "--grace-period=0", "--force")
 
 

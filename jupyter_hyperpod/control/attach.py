@@ -26,6 +26,7 @@ from ..core.errors import ClusterError, Conflict, SpecError
 from ..core.mount_spec import MountSpec
 from ..mounts import credentials, drivers, probe, table
 from ..storage.store import Store, private_directory, write_private
+from ..system import portable
 from ..system.locks import one_at_a_time
 from ..system.processes import Identity, alive, identify, session_members, signal_group
 from .cluster import daemon_environment, last_lines
@@ -113,8 +114,9 @@ def _prepare(store: Store, spec: MountSpec) -> None:
         raise ClusterError(f"mount {spec.name!r}: cannot use {path} as mount point: {error.strerror}") from error
     if occupied:
         raise Conflict(f"mount {spec.name!r}: {path} is not empty; mounting there would hide what is in it")
-    if path.stat().st_uid != os.geteuid():
-        raise Conflict(f"mount {spec.name!r}: {path} belongs to user {path.stat().st_uid}, expected {os.geteuid()}")
+    if path.stat().st_uid != portable.user_id():
+        owner, mine = path.stat().st_uid, portable.user_id()
+        raise Conflict(f"mount {spec.name!r}: {path} belongs to user {owner}, expected {mine}")
     private_directory(store.root / "mounts" / f"{spec.name}.cache")
 
 
@@ -122,7 +124,7 @@ def _serve(
     store: Store, spec: MountSpec, commands: drivers.Commands, secrets: dict[str, str], timeout_s: float
 ) -> None:
     log = store.root / "mounts" / f"{spec.name}.log"
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | portable.NOT_INHERITED, 0o600)
     kept = daemon_environment(os.environ)
     for name in {secret for driver in drivers.DRIVERS.values() for secret in driver.secrets}:
         kept.pop(name, None)

@@ -24,6 +24,7 @@ from ..storage import host_lease
 from ..storage.journal import follow_events
 from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store, private_directory, write_private
+from ..system import portable
 from ..system.json_lines import JsonLineChannel, connect
 
 SOCKET = "supervisor.sock"
@@ -74,7 +75,7 @@ def ensure_started(
     shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues), "isolated": isolated}
     wanted = {name: value for name, value in shape.items() if value is not None}
     _check_shape(wanted)
-    if isolated and (problem := load(DEFAULT_BACKEND).missing(isolated=True)):
+    if problem := load(DEFAULT_BACKEND).missing(isolated=bool(isolated)):
         raise ClusterError(problem)
     if standby and take_over:
         raise SpecError("--standby waits until the other host is lost, and --take-over does not wait: give one of them")
@@ -296,7 +297,7 @@ def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subp
     arguments += ["--queues", json.dumps(shape["queues"]), *isolated, *flags]
     path = private_directory(host_lease.directory_of_host(store)) / LOG
     try:
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | portable.NOT_INHERITED, 0o600)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
     try:

@@ -32,6 +32,7 @@ from ..storage.folded import FoldedJournal, is_lost
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.sharing import place_of_commands
 from ..storage.store import JobStore, Store
+from ..system import portable
 from ..system.users import own_name
 from . import cluster
 from .parity import before_launch
@@ -78,8 +79,8 @@ def submit(
 
 
 def check_backend(backend: str) -> None:
-    """Check that this machine has the programs of a backend. Raises ClusterError that names a missing one."""
-    if problem := load(backend).missing():
+    """Check that this machine has the programs of a backend, and can look after its nodes. Raises ClusterError."""
+    if problem := load(backend).missing() or load(DEFAULT_BACKEND).missing():
         raise ClusterError(problem)
 
 
@@ -310,7 +311,7 @@ def _unfinished(store: Store, job_id: str) -> View:
 
 def person(identity: str = "") -> Person:
     """The user of this process, whom a Jupyter server may know as ``identity``."""
-    return Person(own_name(), os.geteuid(), shown(identity))
+    return Person(own_name(), portable.user_id(), shown(identity))
 
 
 def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], identity: str) -> None:

@@ -31,6 +31,7 @@ from typing import Protocol
 
 from ..core.errors import SpecError, StoreError
 from ..core.units import parse_bytes
+from ..system import portable
 from ..system.locks import take_byte_lock, take_lock
 
 BLOCK_BYTES = 4 << 20
@@ -68,7 +69,7 @@ def default_directory() -> Path:
     """$HYPERPOD_BLOCK_CACHE, else a directory of the user's in $TMPDIR or /var/tmp: disks of the node itself."""
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named)
-    return Path(os.environ.get("TMPDIR") or _var_tmp()) / f"hyperpod-blocks-{os.geteuid()}"
+    return Path(os.environ.get("TMPDIR") or _var_tmp()) / f"hyperpod-blocks-{portable.user_id()}"
 
 
 def _var_tmp() -> str:
@@ -105,9 +106,9 @@ class BlockCache:
             about = os.lstat(self.root)
         except OSError as error:
             raise StoreError(f"blocks cannot be kept in {self.root}: {error.strerror}") from error
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != portable.user_id() or portable.permissions(about) & 0o077:
             raise StoreError(
-                f"blocks cannot be kept in {self.root}: owner {about.st_uid}, mode {stat.S_IMODE(about.st_mode):04o}; "
+                f"blocks cannot be kept in {self.root}: owner {about.st_uid}, mode {portable.permissions(about):04o}; "
                 f"expected a directory of your own with mode 0700, or another one in ${DIRECTORY_VARIABLE}"
             )
 
@@ -128,7 +129,7 @@ class BlockCache:
         """The block, mapped read-only and checked; None where it is not here. A damaged block is removed."""
         path = self.root / key / f"{number:08d}"
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | portable.NO_LINK | portable.NOT_INHERITED)
         except OSError:
             return None
         try:
@@ -166,7 +167,7 @@ class BlockCache:
         temporary = directory / f".{secrets.token_hex(6)}"
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 for part in (content, memoryview(_SEAL.pack(_MAGIC, len(content), zlib.crc32(content)))):
                     while len(part):
@@ -232,7 +233,7 @@ class BlockCache:
     @contextmanager
     def _usage(self) -> Iterator[int]:
         """A descriptor of the locked ledger. Raises OSError where another process has held it for too long."""
-        descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | portable.NOT_INHERITED, 0o600)
         try:
             if not take_lock(descriptor, WAIT_S, _POLL_S):
                 raise OSError("others hold the ledger")
@@ -246,7 +247,7 @@ class BlockCache:
         descriptor = -1
         with suppress(OSError):
             (self.root / key).mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(self.root / key / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.root / key / ".lock", os.O_RDWR | os.O_CREAT | portable.NOT_INHERITED, 0o600)
             take_byte_lock(descriptor, number, WAIT_S, _POLL_S)
         try:
             yield

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
+from ..system import portable
 from . import remote
 from .table import Mounts, resolve_url
 
@@ -95,7 +96,7 @@ def _onto_disk(source: str, target: str, mounts: Mounts) -> int:
     temporary = os.path.join(directory, f".{os.path.basename(target)}.{secrets.token_hex(4)}")
     with _local_errors(target):
         os.makedirs(directory, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as writer:
                 _fill(source, writer, mounts)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ..core.errors import SpecError
 from ..core.mount_spec import MountSpec
+from ..system import portable
 from . import drivers
 
 _LIMIT_BYTES = 64 << 10
@@ -26,13 +27,13 @@ def of(spec: MountSpec, environment: Mapping[str, str]) -> dict[str, str]:
 def read(path: str, allowed: tuple[str, ...]) -> dict[str, str]:
     """Read a file of NAME=VALUE lines that only this user can read. Raises SpecError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | portable.NO_LINK | portable.NO_WAITING | portable.NOT_INHERITED)
     except OSError as error:
         raise SpecError(f"credentials file {path} cannot be read: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
-        mode = stat.S_IMODE(about.st_mode)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or mode & 0o077:
+        mode = portable.permissions(about)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != portable.user_id() or mode & 0o077:
             raise SpecError(
                 f"credentials file {path} has owner {about.st_uid} and mode {mode:04o}; expected a file of your own "
                 f"with mode 0600: `chmod 600 {path}`"

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.mount_spec import MountSpec
+from ..system import portable
 
 _SECRET_WORDS = ("secret", "passw", "token", "credential", "access_key", "access-key", "private-key")
 _MODES = {"private": ("0700", "0600"), "group": ("0770", "0660"), "everyone": ("0777", "0666")}
@@ -191,7 +192,8 @@ def missing(driver: Driver) -> str:
         known = {line.split()[-1] for line in file if line.strip()}
     if driver.file_system not in known:
         return f"this kernel has no {driver.file_system} client; load its module, or choose another driver"
-    return "" if os.geteuid() == 0 else f"mounting {driver.name} needs root; mount it beforehand at its notebook path"
+    root = portable.HAS_USERS and portable.user_id() == 0
+    return "" if root else f"mounting {driver.name} needs root; mount it beforehand at its notebook path"
 
 
 def program(name: str) -> str | None:

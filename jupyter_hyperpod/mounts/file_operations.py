@@ -25,7 +25,10 @@ from urllib.parse import quote
 BLOCK_BYTES = 1 << 20
 NEW_FILE = 0o666  # minus the umask
 FD_DIRECTORY = "/proc/self/fd"  # of Linux; elsewhere paths are checked, but not held
-DIRECTORY = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC
+# what a system may lack; on Windows a file is text unless it is said to be binary
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+NOT_INHERITED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+DIRECTORY = getattr(os, "O_PATH", 0) | getattr(os, "O_DIRECTORY", 0) | NOT_INHERITED
 MOST_HELD = 16
 _HELD: dict[tuple[str, tuple[str, ...]], int] = {}  # open directories
 
@@ -49,7 +52,7 @@ def _held(base: str, directories: tuple[str, ...]) -> str:
         for name in directories:
             before = descriptor
             try:
-                descriptor = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=before)
+                descriptor = os.open(name, DIRECTORY | NO_LINK, dir_fd=before)
             finally:
                 os.close(before)
         if len(_HELD) == MOST_HELD:
@@ -98,7 +101,7 @@ def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
 @contextmanager
 def _scanned(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
     """The entries of a directory that is no link."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NO_LINK | NOT_INHERITED)
     try:
         with os.scandir(descriptor) as found:
             yield found
@@ -110,7 +113,7 @@ def read(root: str, path: str) -> dict[str, object]:
     """Print the record of `look` for the file, then its bytes; fewer bytes where it cannot be read to its end."""
     place = within(root, path, True)
     # opening a pipe would block until another process opens its other end
-    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(os.open(place, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0) | NOT_INHERITED), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL, "no file")
@@ -131,7 +134,7 @@ def write(root: str, path: str) -> dict[str, object]:
         raise OSError(errno.EISDIR, "a directory")
     mode = _mode_of(place)
     temporary = os.path.join(os.path.dirname(place), f".{_short(place)}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, BLOCK_BYTES)
@@ -192,7 +195,7 @@ def discard(root: str, path: str) -> dict[str, object]:
     name = f"{_short(place)}.{secrets.token_hex(4)}"
     about_it = os.path.join(trash, "info", f"{name}.trashinfo")
     words = f"Path={quote(real)}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
-    with open(os.open(about_it, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+    with open(os.open(about_it, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED, 0o600), "w") as file:
         file.write(f"[Trash Info]\n{words}")
     try:
         os.rename(place, os.path.join(trash, "files", name))

@@ -7,7 +7,6 @@ whose clients have time limits. Paths are relative to the mount, without a leadi
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 from ..core.errors import Conflict, Denied, HyperpodError, NotFound, SpecError
 from ..core.mount_spec import MountSpec
 from ..storage.store import Store
+from ..system import portable
 from . import probe, remote, table
 from .copying import CHUNK_BYTES, safe_name
 from .repository import Repository
@@ -306,7 +306,7 @@ class ObjectFiles:
             system.rm_file(place)
 
     def discard(self, path: str) -> None:
-        self.move(path, f".Trash-{os.getuid()}/{secrets.token_hex(4)}/{path}")
+        self.move(path, f".Trash-{portable.user_id()}/{secrets.token_hex(4)}/{path}")
 
     def _url(self, path: str) -> str:
         checked(path)

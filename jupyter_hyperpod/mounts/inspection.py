@@ -9,7 +9,6 @@ nothing else has to be loaded. `probe` starts it, bounds its time and reads its 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import mmap
 import os
@@ -19,7 +18,10 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+with suppress(ModuleNotFoundError):  # Windows has no such locks
+    import fcntl
 
 LISTED = 10_000
 SMALL_FILES = 200
@@ -178,7 +180,7 @@ def child(work: Callable[[], Iterator[str]]) -> Iterator[Callable[[], str]]:
 
 def _fsync(room: str, twin: str) -> str:
     write(os.path.join(room, "synced"), b"x" * 4096)
-    directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.open(room, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
         os.fsync(directory)
     except OSError as error:

@@ -24,6 +24,7 @@ from typing import Any
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.mount_spec import MountSpec
 from ..storage.store import write_private
+from ..system import portable
 from ..system.locks import one_at_a_time
 from . import copying, remote
 from .table import Mounts
@@ -145,7 +146,7 @@ class Repository:
             try:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 self._stay_inside(target)
-                os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600))
                 with remote.errors("read", self._url(name)):
                     self._system.get_file(self._remote(name), temporary)
                 self._finish(name, about, temporary, target)
@@ -164,7 +165,7 @@ class Repository:
                 f"{self._url(name)} was changed while it was read ({size} bytes came, expected {about.size}); try again"
             )
         os.chmod(temporary, _MODES[self.spec.access])
-        descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(temporary, os.O_RDONLY | portable.NOT_INHERITED)
         try:
             os.fsync(descriptor)
         finally:

@@ -18,6 +18,7 @@ from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_name
 from ..storage.store import SHARED, Store, private_directory, write_private
+from ..system import portable
 from ..system.locks import one_at_a_time
 from ..system.users import own_name
 from . import drivers
@@ -193,7 +194,7 @@ def login() -> str:
     try:
         return validate_name(own_name(), "user name")
     except SpecError:
-        return f"uid-{os.geteuid()}"
+        return f"uid-{portable.user_id()}"
 
 
 def own_area(root: str, access: str = "private") -> str:
@@ -206,10 +207,11 @@ def own_area(root: str, access: str = "private") -> str:
     _make(users, _AREA_MODES["private" if access == "private" else "everyone"])
     _make(own, 0o700)
     about = os.lstat(own)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != portable.user_id() or portable.permissions(about) & 0o077:
         raise StoreError(
-            f"{own} is not a private directory of yours (owner {about.st_uid}, mode {stat.S_IMODE(about.st_mode):04o}, "
-            f"expected {os.geteuid()} and 0700); it may have been made by somebody else: ask who looks after the mount"
+            f"{own} is not a private directory of yours (owner {about.st_uid}, mode {portable.permissions(about):04o}, "
+            f"expected {portable.user_id()} and 0700); it may have been made by somebody else: ask who "
+            "looks after the mount"
         )
     return own
 
@@ -244,17 +246,17 @@ def _make(path: str, mode: int) -> None:
 def _read(store: Store) -> list[Any]:
     path = store.root / TABLE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | portable.NO_LINK | portable.NOT_INHERITED)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        if about.st_uid != portable.user_id() or portable.permissions(about) & 0o022:
             raise StoreError(
                 f"{path} could have been changed by other users (owner {about.st_uid}, mode "
-                f"{stat.S_IMODE(about.st_mode):04o}); expected your own and 0600"
+                f"{portable.permissions(about):04o}); expected your own and 0600"
             )
         content = file.read(_MAX_TABLE_BYTES)
     try:

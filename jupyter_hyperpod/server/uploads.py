@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..core.errors import Conflict
 from ..storage.store import Store, private_directory
+from ..system import portable
 
 LAST = -1
 FRESH_S = 30.0  # an upload with a part this recently is in progress, and no other of that file may begin
@@ -38,7 +39,7 @@ class Uploads:
         else:
             part = self._next(name, path, chunk)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | portable.NOT_INHERITED | portable.NO_LINK
             with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
                 file.write(content)
             yield part if chunk in (None, LAST) else None

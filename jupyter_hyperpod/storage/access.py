@@ -10,6 +10,8 @@ import os
 import stat
 from pathlib import Path
 
+from ..system import portable
+
 
 def file_mode(directory: Path) -> int:
     """The mode of a new file that readers of ``directory`` may read: 0600, or 0640 in a shared one; 0644 in the
@@ -19,7 +21,7 @@ def file_mode(directory: Path) -> int:
     except OSError:
         return 0o600
     mode = found.st_mode
-    if os.geteuid() == 0 != found.st_uid:
+    if portable.user_id() == 0 != found.st_uid:
         return 0o644  # what root writes in the store of another user, which its directories keep private
     if mode & stat.S_ISVTX and mode & stat.S_IWGRP:
         return 0o644

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..core.errors import StoreError
+from ..system import portable
 from .store import Store, create_first, private_directory
 
 RECORD, FIRST_HOST, CLAIMS, OTHER_HOSTS = "lease", "host", "turns", "on"
@@ -94,7 +95,7 @@ def write(store: Store, record: LeaseRecord) -> None:
     """Write the record in its place. Raises StoreError."""
     path = store.cluster / RECORD
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | portable.NOT_INHERITED | portable.NO_LINK, 0o600)
         try:
             os.pwrite(file, record.encode(), 0)
         finally:

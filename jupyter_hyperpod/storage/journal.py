@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from ..core.errors import ProtocolError, StoreError
 from ..core.events import Command, Event, decode_command, decode_event, encode
 from ..core.people import asked_by
+from ..system import portable
 from ..system.users import user_name
 from . import segments
 from .access import file_mode
@@ -60,9 +61,9 @@ class RecordWriter(Generic[Record]):
             raise StoreError(f"cannot create {self._path}: {error.strerror}") from error
 
     def _create(self) -> int:
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | portable.NOT_INHERITED, 0o600)
         if (mode := file_mode(self._path.parent)) != 0o600:
-            os.fchmod(file, mode)  # whatever the umask
+            portable.set_mode(file, mode)  # whatever the umask
         return file
 
     def append(self, kind: str, data: Mapping[str, Any], *, durable: bool = False) -> Record:
@@ -293,7 +294,7 @@ def follow_commands(directory: Path) -> JournalFollower[Command]:
     read from a directory of their own (`member_files.py`).
     """
     owner_of_job = os.stat(directory).st_uid
-    owners = {owner_of_job, os.geteuid(), 0}
+    owners = {owner_of_job, portable.user_id(), 0}
 
     def refuse(command: Command, owner: int) -> str:
         if owner not in owners:

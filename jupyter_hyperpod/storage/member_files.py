@@ -22,6 +22,7 @@ from ..core.errors import ProtocolError
 from ..core.events import Command, decode_command
 from ..core.member_commands import accepted
 from ..core.people import Person, shown
+from ..system import portable
 from ..system.users import belongs, group_name, user_name
 from .segments import SUFFIX
 
@@ -30,6 +31,7 @@ LINE_BYTES = 16_384
 MOST_FILES = 4096  # looked at in one directory
 MOST_COMMANDS = 1000  # of one person, per process that reads
 MOST_PROBLEMS = 50
+_DIRECTORY = portable.DIRECTORY | portable.NO_LINK | portable.NOT_INHERITED
 MOST_UNFINISHED, UNFINISHED_S = 64, 30.0  # files whose first line is not there yet
 _NAME = re.compile(r"control\.[0-9a-f]{8}" + re.escape(SUFFIX))
 
@@ -49,7 +51,7 @@ class MemberFiles:
     def poll(self) -> list[Command]:
         """Return new commands; never raises for what the directory contains."""
         try:
-            directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            directory = os.open(self.directory, os.O_RDONLY | _DIRECTORY)
         except OSError:
             return []  # the store is not shared
         try:
@@ -128,7 +130,7 @@ def _first_line(directory: int, name: str) -> tuple[bytes | None, int]:
     Raises ProtocolError for anything else than a regular file with one name, and for a line that is too long.
     """
     _check(os.stat(name, dir_fd=directory, follow_symlinks=False))  # opening a device may have effects
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    flags = os.O_RDONLY | portable.NO_LINK | portable.NO_WAITING | portable.NOT_INHERITED
     file = os.open(name, flags, dir_fd=directory)
     try:
         found = os.fstat(file)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.events import Command, Event, encode
+from ..system import portable
 from . import segments
 from .access import file_mode
 
@@ -36,7 +37,7 @@ def keep_room(root: Path) -> None:
     """Fill the reserve of the store in ``root``, as far as there is room. Only its owner does."""
     place = root / RESERVE
     with suppress(OSError):
-        if os.stat(root).st_uid != os.geteuid():
+        if os.stat(root).st_uid != portable.user_id():
             return
         place.mkdir(mode=0o700, exist_ok=True)
         there = set(os.listdir(place))
@@ -48,7 +49,7 @@ def keep_room(root: Path) -> None:
 def _fill(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
         try:
             if os.write(file, b"\0" * FILE_BYTES) < FILE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -89,12 +90,12 @@ def _put(
     if claimed is None:
         return False
     try:
-        file = os.open(claimed, os.O_WRONLY | os.O_CLOEXEC)
+        file = os.open(claimed, os.O_WRONLY | portable.NOT_INHERITED)
         try:
-            if os.pwrite(file, line, 0) < len(line):
+            if os.write(file, line) < len(line):
                 return False
             os.ftruncate(file, len(line))
-            os.fchmod(file, file_mode(directory))
+            portable.set_mode(file, file_mode(directory))
             os.fsync(file)
         finally:
             os.close(file)
@@ -119,9 +120,8 @@ def _claim(place: Path) -> Path | None:
 def full(root: Path) -> str:
     """A sentence where the file system of a store has no room left, else ""."""
     try:
-        found = os.statvfs(root)
+        if portable.free_bytes(root) >= FULL_BYTES and portable.free_files(root) != 0:
+            return ""
     except OSError:
-        return ""
-    if found.f_bavail * found.f_frsize >= FULL_BYTES and (not found.f_files or found.f_favail):
         return ""
     return f"the disk of the store {root} is full, and journals cannot be written"

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..core.errors import StoreError
+from ..system import portable
 from ..system.users import group_name, user_name
 from .member_files import MEMBERS
 
@@ -67,7 +68,7 @@ def owner_elsewhere(root: Path) -> str:
         owner = os.stat(root).st_uid
     except OSError:
         return ""
-    return "" if os.geteuid() in (0, owner) else user_name(owner)
+    return "" if portable.user_id() in (0, owner) else user_name(owner)
 
 
 def place_of_commands(commands: Path) -> Path:
@@ -76,10 +77,10 @@ def place_of_commands(commands: Path) -> Path:
         owner = os.stat(commands).st_uid
     except OSError as error:
         raise StoreError(f"cannot read {commands}: {error.strerror}") from error
-    if os.geteuid() in (0, owner):
+    if portable.user_id() in (0, owner):
         return commands
     members = commands / MEMBERS
-    if not os.access(members, os.W_OK | os.X_OK, effective_ids=True):
+    if not portable.may_access(members, os.W_OK | os.X_OK):
         raise StoreError(
             f"the job belongs to {user_name(owner)}, and you may not operate it; ask {user_name(owner)} to run "
             "`jupyter hyperpod share GROUP:operate` with a group of yours"
@@ -102,14 +103,14 @@ def share(root: Path, sharing: Sharing) -> None:
 def unshare(root: Path) -> None:
     """Make the store private again. Raises StoreError."""
     _own(root)
-    _set(root, os.getegid(), 0o700)  # first: from here on nobody gets in
+    _set(root, portable.group_id(), 0o700)  # first: from here on nobody gets in
     _remove(root / SETTINGS)
     for job in _jobs(root):
         _close_job(job)
     for path in (root / "cells", root / "cluster" / "events"):
-        _directory(path, os.getegid(), 0o700, 0o600)
+        _directory(path, portable.group_id(), 0o700, 0o600)
     for path in (root / "cluster", root / "jobs"):
-        _set(path, os.getegid(), 0o700)
+        _set(path, portable.group_id(), 0o700)
 
 
 def open_job(job: Path, sharing: Sharing) -> None:
@@ -140,7 +141,9 @@ def closed_above(root: Path, group: int) -> Path | None:
 def _own(root: Path) -> None:
     if not root.is_dir():
         raise StoreError(f"there is no store in {root}")
-    if os.stat(root).st_uid != os.geteuid():
+    if not portable.HAS_USERS:
+        raise StoreError("a store is shared by the modes of its files, which this system does not have")
+    if os.stat(root).st_uid != portable.user_id():
         raise StoreError(f"the store {root} belongs to {user_name(os.stat(root).st_uid)}, who alone may share it")
 
 
@@ -148,7 +151,8 @@ def _settings(root: Path, sharing: Sharing) -> None:
     temporary = root / f".{SETTINGS}.{os.getpid()}"
     try:
         temporary.unlink(missing_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED
+        with open(os.open(temporary, flags, 0o600), "w") as file:
             json.dump(asdict(sharing), file)
         _set(temporary, sharing.read, 0o640)
         os.replace(temporary, root / SETTINGS)
@@ -160,17 +164,17 @@ def _settings(root: Path, sharing: Sharing) -> None:
 
 
 def _close_job(job: Path) -> None:
-    _set(job, os.getegid(), 0o700)
+    _set(job, portable.group_id(), 0o700)
     _close_members(job / "commands")
     for name in _FILES:
-        _set(job / name, os.getegid(), 0o600)
+        _set(job / name, portable.group_id(), 0o600)
     for name in _DIRECTORIES:
-        _directory(job / name, os.getegid(), 0o700, 0o600)
+        _directory(job / name, portable.group_id(), 0o700, 0o600)
 
 
 def _close_members(commands: Path) -> None:
-    _set(commands, os.getegid(), 0o700)
-    _set(commands / MEMBERS, os.getegid(), 0o700)
+    _set(commands, portable.group_id(), 0o700)
+    _set(commands / MEMBERS, portable.group_id(), 0o700)
     shutil.rmtree(commands / MEMBERS, ignore_errors=True)  # a member's own directory in it may stay, unread
 
 

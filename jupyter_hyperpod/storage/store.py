@@ -38,6 +38,7 @@ from pathlib import Path
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
+from ..system import portable
 from ..system.users import user_name
 from .access import file_mode
 from .room import keep_room
@@ -89,11 +90,11 @@ def _write(path: Path, content: bytes, mode: int, in_the_end: int | None) -> Non
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with _store_errors("write", path):
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 if in_the_end not in (None, mode):
-                    os.fchmod(descriptor, in_the_end)  # whatever the umask
+                    portable.set_mode(descriptor, in_the_end)  # whatever the umask
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -113,7 +114,7 @@ def create_first(path: Path, content: bytes = b"") -> bool:
     """True only for the one process, of all hosts, that creates this private file. Raises StoreError."""
     with _store_errors("write", path):
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
         except FileExistsError:
             return False
         try:
@@ -201,13 +202,14 @@ class Store:
         except OSError:
             return  # there is none yet, or what is done next says why it cannot be used
         elsewhere = f"take a store of your own with ${ENVIRONMENT_VARIABLE}"
-        if os.geteuid() not in (0, found.st_uid):
+        if portable.user_id() not in (0, found.st_uid):
             only = ", who alone submits jobs, deletes them and starts the cluster" if self.is_shared() else ""
             raise StoreError(f"the store {self.root} belongs to {user_name(found.st_uid)}{only}; {elsewhere}")
-        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid()
-        if by_group or found.st_mode & stat.S_IWOTH:
+        mode = portable.permissions(found)
+        by_group = mode & stat.S_IWGRP and found.st_gid != portable.group_id()
+        if by_group or mode & stat.S_IWOTH:
             raise StoreError(
-                f"other users may write in the store {self.root}, mode {stat.S_IMODE(found.st_mode):04o}, and run "
+                f"other users may write in the store {self.root}, mode {mode:04o}, and run "
                 f"programs as you: run `chmod go-w {self.root}`, or {elsewhere}"
             )
 
@@ -221,7 +223,7 @@ class Store:
     def refuse_private(self) -> None:
         """Raise StoreError where the store belongs to another user who does not share it with this one."""
         owner = owner_elsewhere(self.root)
-        if owner and not os.access(self.jobs, os.R_OK | os.X_OK, effective_ids=True):
+        if owner and not portable.may_access(self.jobs, os.R_OK | os.X_OK):
             raise StoreError(
                 f"the store {self.root} belongs to {owner}, who does not share it with you; ask {owner} to run "
                 "`jupyter hyperpod share GROUP` with a group of yours, then log in again"

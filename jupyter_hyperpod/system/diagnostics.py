@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from . import portable
+
 
 def note(text: str) -> None:
     """Write a line of diagnostics; a full disk must not end a daemon."""
@@ -19,7 +21,8 @@ def open_log(directory: Path, name: str) -> int:
     """Open ``directory/name.log`` to append to; where the disk refuses, nowhere."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(directory / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | portable.NOT_INHERITED
+        return os.open(directory / f"{name}.log", flags, 0o600)
     except OSError as error:
         note(f"no log in {directory}: {error}")
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(os.devnull, os.O_WRONLY | portable.NOT_INHERITED)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ClusterError, ProtocolError
+from . import portable
 
 LINE_LIMIT_BYTES = 16 << 20
 SEND_TIMEOUT_S = 2.0
@@ -23,7 +24,7 @@ Message = dict[str, Any]
 @contextmanager
 def _reachable(directory: Path, name: str) -> Iterator[str]:
     """A path of the socket short enough for ``sun_path`` (108 bytes), however deep the directory lies."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(directory, os.O_RDONLY | portable.DIRECTORY | portable.NOT_INHERITED)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
@@ -50,6 +51,8 @@ def listen(directory: Path, name: str) -> socket.socket:
 
 def connect(directory: Path, name: str) -> JsonLineChannel | None:
     """Return a channel to the process that listens at `directory/name`; None where no process listens."""
+    if not hasattr(socket, "AF_UNIX"):
+        return None
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(SEND_TIMEOUT_S)
     try:
@@ -69,7 +72,7 @@ def accept(listener: socket.socket) -> JsonLineChannel | None:
         return None
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
-    if uid not in (0, os.getuid()):
+    if uid not in (0, portable.user_id()):
         client.close()
         return None
     return JsonLineChannel(client)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
+import importlib
+import math
 import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..core.errors import Conflict, StoreError
+from . import portable
+
+with suppress(ModuleNotFoundError):  # Windows locks in its own way
+    import fcntl
 
 POLL_S = 0.01
 _BYTE_LOCK = struct.Struct("hhqqi4x")  # struct flock of fcntl(2)
@@ -21,10 +26,19 @@ def take_lock(descriptor: int, wait_s: float | None = 0.0, poll_s: float = POLL_
 
     Raises OSError where the file system has no locks.
     """
+    if not portable.HAS_USERS:
+        return _wait(lambda: _lock_on_windows(descriptor), (PermissionError,), wait_s, poll_s)
     if wait_s is None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return True
     return _wait(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), (BlockingIOError,), wait_s, poll_s)
+
+
+def _lock_on_windows(descriptor: int) -> None:
+    """Lock the first byte of an open file, which need not be there. Raises PermissionError where it is locked."""
+    windows = importlib.import_module("msvcrt")
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    windows.locking(descriptor, windows.LK_NBLCK, 1)
 
 
 def take_byte_lock(descriptor: int, number: int, wait_s: float = 0.0, poll_s: float = POLL_S) -> bool:
@@ -39,8 +53,8 @@ def release_byte_lock(descriptor: int, number: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _BYTE_LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0))
 
 
-def _wait(attempt: Callable[[], object], held: tuple[type[OSError], ...], wait_s: float, poll_s: float) -> bool:
-    deadline_s = time.monotonic() + wait_s
+def _wait(attempt: Callable[[], object], held: tuple[type[OSError], ...], wait_s: float | None, poll_s: float) -> bool:
+    deadline_s = time.monotonic() + (math.inf if wait_s is None else wait_s)
     while True:
         try:
             attempt()
@@ -55,7 +69,7 @@ def _wait(attempt: Callable[[], object], held: tuple[type[OSError], ...], wait_s
 def open_lock(path: str | Path, mode: int = 0o600) -> int:
     """Return a descriptor of the lock file `path`, which is made where it is absent. Raises StoreError."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | portable.NOT_INHERITED, mode)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 

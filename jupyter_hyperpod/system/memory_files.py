@@ -6,11 +6,12 @@ And how memory is touched at once: page by page, that takes half as much process
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 
-_LIBC = ctypes.CDLL(None)
+from . import portable
+
+_LIBC = ctypes.CDLL(None) if hasattr(os, "fork") else None
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
@@ -27,6 +28,8 @@ def create_memory_file(name: str, length: int) -> int:
 
 def seal_length(descriptor: int) -> None:
     """Fix the length of a memory file for good: if it shrank, processes that map it would be killed."""
+    import fcntl  # of Unix, as nodes are
+
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
@@ -35,7 +38,7 @@ def open_memory_file(pid: int, descriptor: int, inode: int) -> int:
 
     Raises OSError where that process is gone or out of reach, and where the descriptor is another file by now.
     """
-    opened = os.open(_path(pid, descriptor), os.O_RDWR | os.O_CLOEXEC)
+    opened = os.open(_path(pid, descriptor), os.O_RDWR | portable.NOT_INHERITED)
     if os.fstat(opened).st_ino != inode:
         os.close(opened)
         raise FileNotFoundError(f"process {pid} has closed the memory file {descriptor}")
@@ -46,7 +49,9 @@ def touch(address: int, length: int) -> bool:
     """Let the kernel give now all pages that lie within this memory; nothing is written. False where it cannot."""
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    return size <= 0 or not _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _POPULATE_WRITE)
+    if size <= 0 or _LIBC is None:
+        return size <= 0
+    return not _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _POPULATE_WRITE)
 
 
 def is_held(pid: int, descriptor: int, inode: int) -> bool:

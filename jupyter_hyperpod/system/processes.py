@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork: a child of a process with threads must not
+# opened before any fork: a child of a process with threads must not; Windows has no library without a name
+_LIBC = ctypes.CDLL(None, use_errno=True) if hasattr(os, "fork") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ def signal_group(leader: Identity, number: int) -> bool:
 
 
 def follow_parent(parent: int) -> bool:
-    """Have the kernel kill this process when its parent ends; False where `parent` has ended already."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Have the kernel kill this process when its parent ends, where it can; False where `parent` has ended already."""
+    if _LIBC is not None and hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
@@ -133,6 +134,8 @@ def close_descriptors(lowest: int = 3) -> None:
 
 def raise_descriptor_limit() -> None:
     """Allow this process as many descriptors as it may have: the usual limit is a thousand."""
+    import resource  # of Unix, as nodes are
+
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

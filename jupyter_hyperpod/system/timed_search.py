@@ -17,9 +17,9 @@ class _TooLong(Exception):
 def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
     """Search for at most `SEARCH_S` of the main thread's processor time; raises TimeoutError.
 
-    The engine handles signals meanwhile. Other threads have no signals, and search without a limit.
+    The engine handles signals meanwhile. Other threads, and Windows, have no such signals, and search without a limit.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
         return pattern.search(line)
 
     began_s = time.thread_time()

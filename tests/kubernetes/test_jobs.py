@@ -139,7 +139,6 @@ def test_an_urgent_job_takes_a_node_which_is_left_between_steps(
 
 
 def test_the_cluster_is_validated_row_by_row(desk: Desk, kubernetes: Testbed) -> None:
-    kubernetes.kubectl("delete", "clusterrolebinding", "hyperpod-nodes", "--ignore-not-found")
     told = desk("validate", *desk.options, "--nodes", "2", "--json", check=False, timeout_s=START_S)
     assert told.returncode and "403" in told.stderr and "nodes" in told.stderr, "a person may not list nodes"
     kubernetes.kubectl("apply", "-f", "-", text=SEES_NODES.format(user=USER))

@@ -14,6 +14,7 @@ from typing import Any
 from ...core.backend_options import pairs
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
+from ...system import portable
 from ..futures import settled
 from ..polled import TRIES, PolledRunner
 from ..types import Element, LaunchRequest, ReportedNode
@@ -40,8 +41,8 @@ def person(options: Mapping[str, str]) -> manifests.PodUser:
     """As whom pods run; home is this process's where pods have that directory, too."""
     home = os.path.expanduser("~")
     there = not manifests.missing_directories(options, [home])
-    others = tuple(sorted(set(os.getgroups()) - {os.getgid()}))
-    return manifests.PodUser(os.getuid(), os.getgid(), others, home if there else "/tmp")
+    others = tuple(sorted(set(os.getgroups()) - {portable.group_id()}))
+    return manifests.PodUser(portable.user_id(), portable.group_id(), others, home if there else "/tmp")
 
 
 def not_shared(options: Mapping[str, str], places: Sequence[str]) -> str:

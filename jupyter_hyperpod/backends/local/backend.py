@@ -11,6 +11,12 @@ from ..types import Capabilities, Surroundings
 from . import network
 from .host import LocalHost
 
+NOT_LINUX = (
+    "nodes on this machine, and what looks after nodes elsewhere, need Linux (pidfd, /proc), and this machine runs "
+    "another system; jobs that are here can be listed, read and followed; submit on a Linux machine, such as a login "
+    "host or a notebook server of your cluster"
+)
+
 
 class LocalBackend:
     """See `backends.base.Backend`."""
@@ -22,7 +28,7 @@ class LocalBackend:
 
     def missing(self, isolated: bool = False) -> str:
         if sys.platform != "linux":
-            return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
+            return NOT_LINUX
         return network.missing() if isolated else ""
 
     def programs(self) -> Sequence[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import socket
 import time
@@ -17,6 +16,7 @@ from ...core.units import few, format_bytes, plural
 from ...policy.preflight import FAILED, PASSED, SKIPPED, Row
 from ...storage.sharing import owner_elsewhere
 from ...storage.store import Store
+from ...system import portable
 from ...system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK
 from ...system.locks import one_at_a_time
 from .. import cluster
@@ -90,14 +90,14 @@ def path_mode(path: str) -> int:
 
 
 def _room(store: Store) -> Row:
-    found = os.statvfs(store.root)
-    free = found.f_bavail * found.f_frsize
+    free = portable.free_bytes(store.root)
     said = f"{format_bytes(free)} are free where {store.root} is"
     remedy = "`jupyter hyperpod prune` deletes old jobs; or move the store with $JUPYTER_HYPERPOD_STORE"
     if free < LEAST_FREE:
         return Row("disk", FAILED, f"only {said}; journals and checkpoints need {format_bytes(LEAST_FREE)}", remedy)
-    if found.f_files and found.f_favail < LEAST_INODES:
-        return Row("disk", FAILED, f"only {plural(found.f_favail, 'file')} can be made where {store.root} is", remedy)
+    files = portable.free_files(store.root)
+    if files is not None and files < LEAST_INODES:
+        return Row("disk", FAILED, f"only {plural(files, 'file')} can be made where {store.root} is", remedy)
     return Row("disk", PASSED, said)
 
 
@@ -179,6 +179,10 @@ def _lacking(name: str, here: Sequence[str], problem: str) -> Row:
 
 def descriptors() -> Row:
     """Each connection, file and process takes a descriptor; programs of this package raise the soft limit."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return Row("ulimit -n", SKIPPED, "this system sets no limit on open files")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
         remedy = "raise `nofile` in /etc/security/limits.conf, or LimitNOFILE= of the service, and log in again"

@@ -23,6 +23,7 @@ from ...storage.fingerprint import record
 from ...storage.fingerprint.distributions import Distribution, info_of
 from ...storage.fingerprint.record import AT_SUBMIT, Fingerprint
 from ...storage.store import JobStore, Store
+from ...system import portable
 from .. import cluster
 
 # where the name of a module is not that of its package
@@ -87,15 +88,22 @@ def _running(name: str, one: Distribution) -> str:
     return version if origin and _installed_since(Path(origin), name) else ""
 
 
+def _process_began_s() -> float:
+    """When this process began; where the system does not tell, when this package was loaded."""
+    from ...system.processes import start_ticks  # it opens the C library, which most submissions do not need
+
+    ticks = start_ticks(os.getpid())
+    if ticks is None:
+        return portable.LOADED_S
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _installed_since(module: Path, name: str) -> bool:
     """Whether a package was installed where this module is after this process began.
 
     Some packages never call themselves by the version that their metadata have.
     """
-    from ...system.processes import start_ticks  # it opens the C library, which most submissions do not need
-
-    began_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    began_s += (start_ticks(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
+    began_s = _process_began_s()
     for folder in module.parents[:2]:  # of a module, or of a package
         if info := info_of(folder, name):
             with suppress(OSError):

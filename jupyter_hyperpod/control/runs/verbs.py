@@ -11,6 +11,7 @@ from typing import Any
 from ...core.errors import SpecError
 from ...core.units import few, format_bytes
 from ...storage.store import Store
+from ...system import portable
 from .. import lookup
 from ..text_tables import Answer, Table
 from . import labels, side_by_side
@@ -98,7 +99,7 @@ def write(path: Path, text: str) -> int:
     content = text.encode("utf-8", "replace")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         os.replace(temporary, path)

@@ -6,6 +6,7 @@ Nothing is imported or started: a submission cannot wait for torch or for ``nvid
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ def processor(root: Path = Path("/")) -> dict[str, str]:
     with suppress(OSError, ValueError, AttributeError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     return {
-        "architecture": os.uname().machine,
+        "architecture": platform.machine(),
         "libc": libc,
         "processor": model[1].strip()[:100] if model else "",
         "vectors": " ".join(name for name in _VECTORS if name in has),

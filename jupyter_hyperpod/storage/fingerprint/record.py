@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import NotFound, StoreError
+from ...system import portable
 from ...system.users import user_name
 from ..store import Store
 from . import machine
@@ -107,14 +108,14 @@ def leave(job: Path, found: Mapping[str, Any]) -> None:
     content = json.dumps(found, separators=(",", ":")).encode()
     if len(content) > MOST_BYTES:
         content = json.dumps({**found, "git": {}, "variables": []}).encode()[:MOST_BYTES]
-    descriptor = os.open(job / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(job / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
 
 def of_job(job: Path) -> Fingerprint:
     """The fingerprint with which a job was submitted. Raises NotFound without one, StoreError where it is private."""
-    if (job / FILE).exists() and not os.access(job / FILE, os.R_OK, effective_ids=True):
+    if (job / FILE).exists() and not portable.may_access(job / FILE, os.R_OK):
         owner = user_name((job / FILE).stat().st_uid)
         raise StoreError(f"only {owner} may read in which environment {job.name} was submitted, as its owner")
     with suppress(OSError, ValueError, RecursionError):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ...system import portable
 from ..access import file_mode
 
 SUFFIX = ".steps"
@@ -252,7 +253,7 @@ class StepIndex:
         self._file, self._count = file, len(spans)
 
     def _create(self, path: Path, flags: int) -> int:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | portable.NOT_INHERITED | flags, 0o600)
         if (mode := file_mode(path.parent)) != 0o600:
-            os.fchmod(file, mode)  # whatever the umask
+            portable.set_mode(file, mode)  # whatever the umask
         return file
