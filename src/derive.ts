@@ -213,6 +213,8 @@ export interface IFrame {
 }
 
 const CALL = /^\s*File "(.*)", line (\d+)/;
+/** A cell: one that was run, or one of a notebook that was submitted. */
+const OWN = /^Cell In\[|^<cell|\.ipynb, cell \d+$/;
 
 /** The traceback of an error, call by call; journals of other versions may hold it as one text. */
 export function frames(error: IUserError): IFrame[] {
@@ -222,14 +224,15 @@ export function frames(error: IUserError): IFrame[] {
   );
   const files = lines.map(line => CALL.exec(line)?.[1]).filter(Boolean);
   // Frames above the user's own code are left out, so that the user's code comes first.
-  const own = files.find(file => /^Cell In\[|^<cell/.test(file!)) ?? files[0];
+  const known = files.filter(file => OWN.test(file!));
+  const own = new Set(known.length ? known : files.slice(0, 1));
   const found: IFrame[] = [];
   const numbers: number[] = [];
   for (const line of lines) {
     const call = CALL.exec(line);
     const last = found[found.length - 1];
     if (call) {
-      found.push({ lines: [line], cell: call[1] === own, raised: false });
+      found.push({ lines: [line], cell: own.has(call[1]), raised: false });
       numbers.push(Number(call[2]));
     } else if (last && numbers[found.length - 1] && /^ {4}/.test(line)) {
       last.lines.push(line);

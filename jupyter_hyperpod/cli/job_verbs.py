@@ -33,7 +33,7 @@ _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad"
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     path = Path(options.file)
     fields = spec_fields(options, job_name(path.name))
-    source = read_file(path)
+    source = read_file(path, terminal.note)
     fields |= {
         "filename": str(path.absolute()),
         "script": path.suffix == ".py",

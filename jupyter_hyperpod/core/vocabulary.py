@@ -101,9 +101,10 @@ EVENTS: dict[str, Fields] = {
         "output.written": (
             "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map, session?: int, step?: int"
         ),
-        # `line` is the line of the cell as the notebook numbers it
+        # `line` is the line of the cell as the notebook numbers it; `cell`: of which of several cells
         "user.error": (
-            "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null"
+            "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null, "
+            "cell?: int|null"
         ),
         # written by the gateway of a deployment
         "deployment.opened": "url: str, model: str, task: str",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import sys
 import traceback
 from typing import Any
 
@@ -13,6 +14,7 @@ from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
 from ..control.option_parser import HelpShown
+from ..control.sources import ipython_lines
 from ..control.sources.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
 from ..control.sweeps.verbs import chosen_plan
@@ -75,7 +77,10 @@ class HyperpodMagics(Notebook):
         fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
         fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}
         source = push.place(cell, self._lines_above(cell))
+        source, left_out = ipython_lines.without_display_lines(source, "the cell")
         check_source(source, fields["filename"])
+        if left_out:
+            print(ipython_lines.note(left_out), file=sys.stderr, flush=True)
         names = push.listed(options.push)
         if wanted := push.wanted_names(push.listed(options.pull), source):
             fields["pull"] = wanted

@@ -198,6 +198,7 @@ export interface IFacts {
     message: string;
     traceback: string[];
     line?: number | null;
+    cell?: number | null;
   };
   'deployment.opened': {
     url: string;

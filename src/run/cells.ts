@@ -80,11 +80,12 @@ export class ClusterCells {
     if (cells.length === 0) {
       return trans.__('There is no code to run: choose a code cell.');
     }
-    const magic = cells.map(cell => otherMagic(sourceOf(cell))).find(Boolean);
-    if (magic) {
+    const foreign = cells.find(cell => otherMagic(sourceOf(cell)));
+    if (foreign) {
       return trans.__(
-        'A cell begins with %1, which is for this notebook only. Take the line out, or leave the cell out.',
-        magic
+        'Code cell %1 begins with %2, which is for IPython; the nodes run plain Python. Take the line out and write in Python what it does, or leave the cell out.',
+        numberOf(panel, foreign),
+        otherMagic(sourceOf(foreign))
       );
     }
     const spec = await panel.sessionContext.session?.kernel?.spec;
@@ -171,6 +172,12 @@ function isMade({ cells, whole }: IMaterial): boolean {
   return whole || cells.length > 1;
 }
 
+/** Its place among the code cells of the notebook, from 1 on. */
+function numberOf({ content }: NotebookPanel, cell: Cell): number {
+  const code = content.widgets.filter(one => one.model.type === 'code');
+  return code.indexOf(cell) + 1;
+}
+
 function sourceOf(cell: Cell): string {
   return cell.model.sharedModel.getSource();
 }
@@ -194,17 +201,22 @@ function isTagged(cell: Cell): boolean {
 
 /** The code of the job, without its line. */
 function sourceFor(material: IMaterial, answer: IAnswer): string {
-  const { cells, whole } = material;
+  const { panel, cells, whole } = material;
   if (!isMade(material)) {
     return sourceOf(cells[0]);
   }
-  const sources = cells.flatMap(cell => {
+  const parts = cells.map(cell => {
     const source = sourceOf(cell);
     const given =
       whole && isTagged(cell) ? overriding(source, answer.values) : '';
-    return given ? [source, `# Parameters of this run\n${given}`] : [source];
+    return {
+      number: numberOf(panel, cell),
+      source: given
+        ? `${source.trimEnd()}\n\n# Parameters of this run\n${given}`
+        : source
+    };
   });
-  return joined(sources);
+  return joined(parts, PathExt.basename(panel.context.path));
 }
 
 /** Write the line, and the code where it is made of several cells, into the cell of the job. */

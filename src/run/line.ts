@@ -235,23 +235,29 @@ function withoutLoads(source: string): string {
     .join('\n');
 }
 
-/** The code of one cell as a part of a job: without header, without the lines that load the magics. */
-export function body(source: string): string {
+/**
+ * The code of one cell as a part of a job: without header, without the lines that load the magics; `from`: the line of
+ * the cell at which it begins. Lines in it keep their numbers.
+ */
+export function part(source: string): { code: string; from: number } {
   const known = header(source);
   const code = known
     ? source.slice(0, known.start) + source.slice(known.end)
     : source;
-  const lines = withoutLoads(code).trim();
+  const lines = code
+    .split('\n')
+    .map(line => (OWN_LOAD.test(line) ? '' : line.trimEnd()));
   // A cell that only asks about jobs is for the notebook.
-  return lines.split('\n').every(line => !line || OWN_VERB.test(line))
-    ? ''
-    : lines;
+  const first = lines.findIndex(Boolean);
+  return lines.every(line => !line || OWN_VERB.test(line))
+    ? { code: '', from: 1 }
+    : { code: lines.slice(first).join('\n').trimEnd(), from: first + 1 };
 }
 
 /** Whether a cell has anything for a cluster. */
 export function hasCode(source: string): boolean {
-  return body(source)
-    .split('\n')
+  return part(source)
+    .code.split('\n')
     .some(line => line.trim() && !line.trim().startsWith('#'));
 }
 
@@ -263,9 +269,27 @@ export function needsMagics(source: string): boolean {
   );
 }
 
-/** Several cells as one: their code in its order, with an empty line between two. */
-export function joined(sources: readonly string[]): string {
-  return sources.map(body).filter(Boolean).join('\n\n');
+/** A code cell of a notebook: the number that counts from 1, and its text. */
+export interface INumbered {
+  number: number;
+  source: string;
+}
+
+/**
+ * Several cells as one: their code in its order, with an empty line between two. A comment names each cell and its
+ * notebook; from these `storage/joined_cells.py` knows which line is meant.
+ */
+export function joined(cells: readonly INumbered[], notebook: string): string {
+  return cells
+    .map(({ number, source }) => {
+      const { code, from } = part(source);
+      const begins = from > 1 ? `, from line ${from}` : '';
+      return (
+        code && `# %% code cell ${number} of ${notebook}${begins}\n${code}`
+      );
+    })
+    .filter(Boolean)
+    .join('\n\n');
 }
 
 function firstCode(source: string): number {

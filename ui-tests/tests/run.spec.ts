@@ -182,8 +182,11 @@ test('a notebook becomes one job, with other values for its parameters', async (
     await expect(cells).toHaveCount(5);
     await expect(cells.last()).toContainText('first 14', { timeout: 90_000 });
     expect(await sourceOf(page, 4)).toBe(
-      '%%hyperpod --nodes 1\nsteps = 60  # of the training\nname = "first"\n\n' +
-        '# Parameters of this run\nsteps = 7\n\ndoubled = steps * 2\n\nprint(name, doubled)'
+      '%%hyperpod --nodes 1\n' +
+        '# %% code cell 2 of whole.ipynb\nsteps = 60  # of the training\nname = "first"\n\n' +
+        '# Parameters of this run\nsteps = 7\n\n' +
+        '# %% code cell 3 of whole.ipynb\ndoubled = steps * 2\n\n' +
+        '# %% code cell 4 of whole.ipynb\nprint(name, doubled)'
     );
   });
 

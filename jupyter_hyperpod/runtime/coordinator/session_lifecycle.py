@@ -157,5 +157,6 @@ def _is_under_way(member: Member, index: int) -> bool:
 def failure(error: facts.CellError, rank: int) -> str:
     """How a cell failed on a rank, in one line. A refusal is whole; where it names a line, that is the only one."""
     said = first_line(error.message, REFUSAL if error.type in REFUSALS else REASON)
-    where = f" at line {error.line}" if error.line and not said.startswith("line ") else ""
+    cell = f" of code cell {error.cell}" if error.cell else ""
+    where = f" at line {error.line}{cell}" if error.line and not said.startswith("line ") else ""
     return f"{error.type} on rank {rank}{where}" + (f": {said}" if said else "")

@@ -27,13 +27,17 @@ class CheckpointPlace:
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """The exception of a cell. ``line``: of the cell. ``communication``: peers could not be reached."""
+    """The exception of a cell. ``line``: of the cell. ``communication``: peers could not be reached.
+
+    ``cell``: the number of the cell, where the cells of a notebook were joined.
+    """
 
     type: str
     message: str
     traceback: tuple[str, ...]
     line: int | None
     communication: bool
+    cell: int | None = None
 
 
 @message("hello", WORKER, AGENT)

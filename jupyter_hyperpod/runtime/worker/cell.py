@@ -20,6 +20,8 @@ from ...core.errors import Fenced, HyperpodError, Stopped
 from ...core.spec import JobSpec
 from ...core.units import cut, plural
 from ...storage import included
+from ...storage.joined_cells import JoinedCells
+from .. import cell_places
 from ..program import generators
 from ..protocol import facts
 from . import cell_end, pictures
@@ -51,6 +53,9 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> 
         module.__dict__["display"] = display
     generators.note()
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    cells = None if spec.script or not filename.endswith(".ipynb") else JoinedCells(source)
+    if cells is not None:
+        cell_places.name_in_warnings(filename, cells)
     try:
         _include(included.import_folders(job, len(spec.include)))
         with cell_end.ending():
@@ -60,9 +65,9 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> 
     except SystemExit as leaving:
         if leaving.code in (None, 0):
             return DONE
-        return facts.CellFailed(time.monotonic(), describe(leaving, filename))
+        return facts.CellFailed(time.monotonic(), describe(leaving, filename, cells))
     except BaseException as error:
-        return facts.CellFailed(time.monotonic(), describe(error, filename))
+        return facts.CellFailed(time.monotonic(), describe(error, filename, cells))
     return DONE
 
 
@@ -115,8 +120,11 @@ def _ends_silently(source: str) -> bool:
     return bool(tokens) and tokens[-1].string == ";"
 
 
-def describe(error: BaseException, filename: str) -> facts.CellError:
-    """The error for the user: frames of the cell and of its callees, without our own frames."""
+def describe(error: BaseException, filename: str, cells: JoinedCells | None = None) -> facts.CellError:
+    """The error for the user: frames of the cell and of its callees, without our own frames.
+
+    ``cells``: those of the notebook that were joined to ``filename``; each line is told as one of its cell.
+    """
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != filename:
         tb = tb.tb_next
@@ -130,12 +138,21 @@ def describe(error: BaseException, filename: str) -> facts.CellError:
         walker = walker.tb_next
     if isinstance(error, SyntaxError) and error.filename == filename:
         cell_line = error.lineno
+    message, cell = str(summary), None
+    if cells is not None:
+        cell_places.name_in_traceback(summary, filename, cells)
+        if isinstance(error, HyperpodError):  # its words are ours, and may name lines
+            message = cells.in_words(message)
+        if cell_line is not None and (place := cells.at(cell_line)):
+            cell_line, cell = place.line, place.cell
+    said = "".join(summary.format())
     return facts.CellError(
         type=type(error).__name__,
-        message=cut(str(summary), MESSAGE),
-        traceback=tuple(_cut_lines("".join(summary.format()).splitlines())),
+        message=cut(message, MESSAGE),
+        traceback=tuple(_cut_lines((said.replace(str(summary), message) if message else said).splitlines())),
         line=cell_line,
         communication=_is_communication(error),
+        cell=cell,
     )
 
 

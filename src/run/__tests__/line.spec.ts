@@ -1,11 +1,11 @@
 import {
-  body,
   hasCode,
   header,
   IChoice,
   joined,
   NOTHING,
   otherMagic,
+  part,
   quoted,
   read,
   rewritten,
@@ -143,16 +143,23 @@ describe('a cell', () => {
 
   it('is one of several', () => {
     expect(
-      joined([
-        '%load_ext jupyter_hyperpod',
-        'import torch\n',
-        '%%hyperpod --nodes 4\nx = 1',
-        '%hyperpod jobs',
-        '',
-        'def f():\n    return 2'
-      ])
-    ).toBe('import torch\n\nx = 1\n\ndef f():\n    return 2');
-    expect(body('%%hyperpod')).toBe('');
+      joined(
+        [
+          '%load_ext jupyter_hyperpod',
+          'import torch\n',
+          '%%hyperpod --nodes 4\nx = 1',
+          '%hyperpod jobs',
+          '',
+          '\ndef f():\n%load_ext jupyter_hyperpod\n    return 2'
+        ].map((source, at) => ({ number: at + 1, source })),
+        'a.ipynb'
+      )
+    ).toBe(
+      '# %% code cell 2 of a.ipynb\nimport torch\n\n' +
+        '# %% code cell 3 of a.ipynb, from line 2\nx = 1\n\n' +
+        '# %% code cell 6 of a.ipynb, from line 2\ndef f():\n\n    return 2'
+    );
+    expect(part('%%hyperpod').code).toBe('');
   });
 });
 
