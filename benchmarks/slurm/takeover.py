@@ -7,6 +7,7 @@ link goes down; then it is switched on again and stands by. How long does traini
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.slurm.rig import Rig, compare, end, slurm_rig
@@ -72,11 +73,15 @@ def _stand_by(rig: Rig, host: str) -> None:
     """Start a standby on a host, and wait until it could fork a coordinator."""
     directory = rig.store.cluster if _first(rig) == host else rig.store.cluster / host_lease.OTHER_HOSTS / host
     log = directory / "supervisor.log"
-    before = log.read_text().count(WARM) if log.exists() else 0
+    before = _times_warm(log)
     rig.on(host, "cluster", "start", "--standby")
     deadline_s = time.monotonic() + SETTLE_S
-    while log.read_text().count(WARM) <= before and time.monotonic() < deadline_s:
+    while _times_warm(log) <= before and time.monotonic() < deadline_s:
         time.sleep(0.05)
+
+
+def _times_warm(log: Path) -> int:
+    return log.read_text().count(WARM) if log.exists() else 0
 
 
 def _first(rig: Rig) -> str:

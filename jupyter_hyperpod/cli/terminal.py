@@ -19,13 +19,21 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def _in_a_cell() -> bool:
+    """Whether a notebook's cell runs this by ``!``: it keeps each version of a line that is rewritten.
+
+    ipykernel sets this TERM for what its cells start; JupyterLab's terminals have another one.
+    """
+    return "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color"
+
+
 class Terminal:
     """Standard output and error, with colours and a status line where they fit."""
 
     def __init__(self) -> None:
         self.out, self.err = sys.stdout, sys.stderr
         self._colour = wants_colour(self.out)
-        self.live = self.err.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = self.err.isatty() and os.environ.get("TERM") != "dumb" and not _in_a_cell()
         self._shown = ""
 
     def paint(self, text: str, tone: str) -> str:

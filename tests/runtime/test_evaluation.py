@@ -102,6 +102,39 @@ def test_an_evaluation_on_rank_0_alone_is_refused(job: Submit) -> None:
     assert "call session.evaluate() on every member" in view["reason"]
 
 
+ONLY = """
+import os, pathlib, signal, time, torch, jupyter_hyperpod as hp
+
+flag = pathlib.Path({flag!r})
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+
+def judge(batch):
+    time.sleep(0.01)
+    if session.rank == 1 and flag.exists():
+        flag.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return model(batch[0]).square().mean()
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2, seed=1) as session:
+    for _ in session.steps(0):
+        pass
+    print(session.evaluate(judge, data, micro_batch=1))
+"""
+
+
+def test_a_job_that_only_evaluates_survives_a_kill(job: Submit, tmp_path: Path) -> None:
+    alone = job(ONLY.format(flag=str(tmp_path / "none")), nodes=1, spares=0)
+    alone.finish()
+    flag = tmp_path / "kill"
+    flag.touch()
+    run = job(ONLY.format(flag=str(flag)), nodes=3, spares=1)
+    run.finish()
+    assert not flag.exists() and run.of_kind("member.lost"), run.story()
+    assert set(run.text().values()) == set(alone.text().values()), run.story()
+
+
 class Alone:
     """A session in this process."""
 

@@ -30,7 +30,7 @@ def save_model(
     shard_bytes: int | None = None,
     checksum: bool = False,
     metadata: Mapping[str, str] = METADATA,
-    progress: Callback | None = None,
+    progress: Callback | bool | None = None,
     endpoint_url: str | None = None,
     connections: int | None = None,
     options: Options | None = None,
@@ -40,7 +40,8 @@ def save_model(
     A `url` that ends in ``.safetensors`` is one file. Anything else is a directory, in which a model that is there is
     replaced: shards of at most `shard_bytes` (5 GB) with an index, or one file where that is enough. `checksum` writes
     a manifest beside it. Parameters that a module holds under several names are written once; `load_model` ties them
-    again. `progress`, `connections`, `endpoint_url` and `options` are those of `load_model`.
+    again. `progress` is a function that is called as by `load_model`; without one, nothing is shown. `connections`,
+    `endpoint_url` and `options` are those of `load_model`.
 
     The model appears once all of it is written, never in part. Raises LoaderError, which names the object, what was
     found and what was expected, and SpecError. After an error, or Ctrl-C, either the old or the complete new model is
@@ -52,7 +53,7 @@ def save_model(
     tensors = [Tensor(name, format_dtype(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()]
     if shard_bytes is None and not url.endswith(".safetensors"):
         shard_bytes = SHARD_BYTES
-    wanted = Wanted(shard_bytes, checksum, metadata, connections, progress)
+    wanted = Wanted(shard_bytes, checksum, metadata, connections, progress if callable(progress) else None)
     with closing(Opener(merged(options, endpoint_url))) as opener:
         return write_model(tensors, supply, url, wanted, opener)
 

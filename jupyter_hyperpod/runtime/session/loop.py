@@ -214,7 +214,8 @@ class Loop:
             where = "after the session" if self._over else "in a step" if self.has_begun else "before the first step"
             raise TrainingError(
                 f"session.evaluate() was called {where}, where the members do not wait for each other; call it between "
-                "steps: in the loop over session.steps() or session.epochs(), or after it inside the session"
+                "steps: in the loop over session.steps() or session.epochs(), or after it inside the session. A job "
+                "that only evaluates has `for _ in session.steps(0): pass` before it"
             )
         place = " ".join(map(str, (*self._carried.epoch, self._loops, self._calls)))
         self._calls += 1
