@@ -1,4 +1,4 @@
-"""The status line of the command line: rewritten for a person at a terminal, absent where each version of it is kept."""
+"""The status line of the command line: rewritten at a terminal, absent where each version of it is kept."""
 
 from __future__ import annotations
 
