@@ -25,16 +25,19 @@ ACTIONS = {
     "role": "print YAML for kubectl apply",
     "image": "write a Dockerfile",
     "eks": "write what makes a cluster",
+    "apply": "make what is ours in the cluster",
+    "remove": "take it away",
 }
 # which action an option belongs to; what is not here belongs to all
 OWNERS = {
-    **dict.fromkeys(("account", "user", "group", "remedies"), ("role",)),
+    **dict.fromkeys(("account", "user", "group", "remedies"), ("role", "apply")),
     **dict.fromkeys(("here", "device", "base", "uid", "hashes"), ("image",)),
     **dict.fromkeys(("region", "zones", "volume"), ("eks",)),
     **dict.fromkeys(("name", "output"), ("image", "eks")),
-    "nodes": ("check", "eks"),
-    "namespace": ("check", "role", "eks"),
-    "context": ("check", "role"),
+    "dry_run": ("apply", "remove"),
+    "nodes": ("check", "eks", "apply"),
+    "namespace": ("check", "role", "eks", "apply", "remove"),
+    "context": ("check", "role", "apply", "remove"),
 }
 TONES = {PASSED: "good", FAILED: "bad", SKIPPED: "warn"}
 
@@ -48,15 +51,16 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     add("name", nargs="?", metavar="NAME", help="image: a job's id or name; eks: the name of the cluster")
     add("--context", metavar="NAME", default="", help="a context of the kubeconfig (default: the current one)")
     add("--namespace", metavar="NAME", default="", help="where jobs are to run (default: the context's)")
-    told = f"check: how many nodes a job is to have (default: 1); eks: {node_groups.FORM}; may be repeated"
+    told = f"check: how many nodes a job is to have (default: 1); eks, and queues of apply: {node_groups.FORM}"
     add("--nodes", action="extend", nargs="+", metavar="N", help=told)
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument(
-        "--account", metavar="NAME", help="role: for a service account of the namespace (default: default)"
+        "--account", metavar="NAME", help="role, apply: for a service account of the namespace (default: default)"
     )
-    whom.add_argument("--user", metavar="NAME", help="role: for a user")
-    whom.add_argument("--group", metavar="NAME", help="role: for a group")
-    add("--remedies", action="store_true", help="role: also allow it to take broken nodes out of service")
+    whom.add_argument("--user", metavar="NAME", help="role, apply: for a user")
+    whom.add_argument("--group", metavar="NAME", help="role, apply: for a group")
+    add("--remedies", action="store_true", help="role, apply: also allow it to take broken nodes out of service")
+    add("--dry-run", action="store_true", help="apply, remove: show what would change, and change nothing")
     verbs.add_image_options(parser)
     verbs.add_eks_options(parser)
 
@@ -67,7 +71,7 @@ def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
     for option, actions in OWNERS.items():
         if getattr(options, option) not in (None, "", False) and options.action not in actions:
-            shown = repr(options.name) if option == "name" else f"--{option}"
+            shown = repr(options.name) if option == "name" else f"--{option.replace('_', '-')}"
             raise SpecError(f"{shown} belongs to `setup {'` and `setup '.join(actions)}`")
     if options.action == "image":
         return _show(verbs.run_image(options, store, terminal.note), options, terminal)
@@ -77,6 +81,8 @@ def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
         return _show(verbs.run_eks(options), options, terminal)
     if options.action == "role":
         return _role(options, terminal)
+    if options.action in ("apply", "remove"):
+        return _change(options, terminal)
     nodes = " ".join(options.nodes or ["1"])
     if not nodes.isdecimal() or not 1 <= int(nodes[:9]):
         raise SpecError(f"--nodes is {nodes[:40]}, expected a number, at least 1")
@@ -97,6 +103,20 @@ def _role(options: argparse.Namespace, terminal: Terminal) -> int:
     subject = rights.subject(namespace, options.account or "", options.user or "", options.group or "")
     made = rights.manifests(namespace, subject, options.remedies)
     return terminal.answer(options, made, rights.as_yaml(made).rstrip())
+
+
+def _change(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..backends.kubernetes.client import Api
+    from ..backends.kubernetes.kubeconfig import read_access
+    from ..control.setup import apply_verbs
+
+    access = read_access(options.context)
+    with Api(access) as api:
+        terminal.status(f"asking {access.server}")
+        act = apply_verbs.run_apply if options.action == "apply" else apply_verbs.run_remove
+        answer = act(options, api, options.namespace or access.namespace)
+    terminal.clear()
+    return _show(answer, options, terminal)
 
 
 def _check(access: Access, nodes: int, options: argparse.Namespace, terminal: Terminal) -> int:

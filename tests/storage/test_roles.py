@@ -118,6 +118,8 @@ ELSEWHERE = {
     "setup check": "it asks a Kubernetes cluster, where it may be asked",
     "setup role": "it prints a part of the product",
     "setup eks": "it writes files that the person names",
+    "setup apply": "it changes a Kubernetes cluster, where it may",
+    "setup remove": "it changes a Kubernetes cluster, where it may",
     "recipe list": "recipes are part of the product",
     "recipe show": "recipes are part of the product",
     "recipe render": "recipes are part of the product",

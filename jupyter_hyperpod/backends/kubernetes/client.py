@@ -27,6 +27,7 @@ PATCHES = {
     "strategic": "application/strategic-merge-patch+json",
     "json": "application/json-patch+json",
 }
+APPLY = "application/apply-patch+yaml"  # which JSON is, too
 REVIEWS = frozenset({"SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview", "TokenReview"})
 LOG_SILENT_S, FOLLOWED_SILENT_S = 60.0, 3600.0  # a program may be silent; keep-alive finds a peer that is gone
 
@@ -88,6 +89,14 @@ class Api:
         """Change an object: ``kind`` is merge, strategic or json."""
         asked = ApiRequest("PATCH", path, {}, _json(body), PATCHES[kind], repeatable=kind != "json")
         return self._ask(asked)[0]
+
+    def apply(self, path: str, body: Mapping[str, Any], manager: str, dry_run: bool = False) -> dict[str, Any]:
+        """Let an object have these fields, and no others of those that ``manager`` gave it; make it if it is not there.
+
+        Fields of other managers with other values are taken over. ``dry_run``: tell only what it would be then.
+        """
+        query = {"fieldManager": manager, "force": "true", **({"dryRun": "All"} if dry_run else {})}
+        return self._ask(ApiRequest("PATCH", path, query, _json(body), APPLY))[0]
 
     def delete(self, path: str, grace_s: int | None = None, propagation: str = "Background") -> None:
         """Delete an object; that it is gone already is no error."""

@@ -1,0 +1,67 @@
+"""What is ours in a cluster, as data; a real API gets it in tests/kubernetes/test_setup.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.backends.kubernetes import rights
+from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control.setup import applying, node_groups
+from jupyter_hyperpod.control.setup.own_objects import BASE, ELASTIC, label, own_objects
+
+GROUPS = node_groups.parse(["p5.48xlarge:2", "m6i.xlarge:1"])
+
+
+def made(namespace: str = "alpha", **changes: Any) -> list[dict[str, Any]]:
+    return own_objects(namespace, rights.subject(namespace), **{"groups": GROUPS, **changes})
+
+
+def test_each_object_has_its_place_in_the_api_and_the_label_of_its_namespace() -> None:
+    assert [applying.place(one) for one in made(remedies=True)] == [
+        "/api/v1/namespaces/alpha",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/hyperpod-base",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/hyperpod-elastic",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/alpha/roles/jupyter-hyperpod",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/alpha/rolebindings/jupyter-hyperpod-default",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/jupyter-hyperpod",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/jupyter-hyperpod-alpha-default",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/jupyter-hyperpod-remedies",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/jupyter-hyperpod-remedies-alpha-default",
+        "/apis/kueue.x-k8s.io/v1beta2/resourceflavors/alpha-p5-48xlarge",
+        "/apis/kueue.x-k8s.io/v1beta2/resourceflavors/alpha-m6i-xlarge",
+        "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/alpha-clusterqueue",
+        "/apis/kueue.x-k8s.io/v1beta2/namespaces/alpha/localqueues/alpha-localqueue",
+    ]
+    assert all(one["metadata"]["labels"][label("alpha")] == "" for one in made(remedies=True))
+    assert not any("kueue" in one["apiVersion"] for one in made(groups=()))
+    assert all(one["apiVersion"].endswith("/v1beta1") for one in made(kueue="v1beta1")[-4:])
+
+
+def test_nodes_that_may_be_lost_never_displace_others() -> None:
+    classes = {one["metadata"]["name"]: one for one in made() if one["kind"] == "PriorityClass"}
+    assert classes[BASE]["value"] > 0 > classes[ELASTIC]["value"] and classes[ELASTIC]["preemptionPolicy"] == "Never"
+
+
+def test_what_the_server_keeps_is_no_difference() -> None:
+    one = made()[1]
+    kept = {"uid": "1", "resourceVersion": "7", "managedFields": [{}], "creationTimestamp": "2030-01-01T00:00:00Z"}
+    there = {**one, "metadata": {**one["metadata"], **kept}, "status": {"phase": "Active"}}
+    assert applying._diff(there, one) == ""
+    changed = applying._diff(there, {**one, "value": 5}).splitlines()
+    assert "-value: 1000" in changed and "+value: 5" in changed and len(changed) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["apply", "--hashes"], "--hashes belongs to `setup image`"),
+        (["remove", "--account", "me"], "--account belongs to `setup role` and `setup apply`"),
+        (["check", "--dry-run"], "--dry-run belongs to `setup apply` and `setup remove`"),
+        (["apply", "--namespace", "A_b"], "expected small letters"),
+    ],
+)
+def test_bad_use_is_explained(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["setup", *words]) == 2
+    assert said in capsys.readouterr().err
