@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -94,10 +93,8 @@ def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
 
 def _say_full(store: Store, views: list[View], terminal: Terminal) -> None:
     """Warn where what is shown may be old, because the disk has no room for journals."""
-    if problem := room.full(store.root):
-        newest_s = max((view["updated_s"] or 0.0 for view in views), default=0.0)
-        since = f"; the newest entry is of {time.strftime('%F %T', time.localtime(newest_s))}" if newest_s else ""
-        terminal.note(f"warning: {problem}{since}; what is shown may be old; {room.ADVICE}")
+    if said := room.warning(store.root, [view["updated_s"] for view in views]):
+        terminal.note(f"warning: {said}")
 
 
 def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

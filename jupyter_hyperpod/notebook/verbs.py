@@ -45,6 +45,7 @@ from ..core.units import plural
 from ..core.views import View
 from ..planner.face import ask
 from ..recipes import catalogue, render
+from ..storage import room
 from ..storage.store import Store
 from . import sweeps, widgets
 from .plan import PlanRecord
@@ -74,7 +75,9 @@ def _job(
 
 
 def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
-    views = jobs.list_jobs(notebook.open_store())
+    store = notebook.open_store()
+    views = jobs.list_jobs(store)
+    _say_full(store, views)
     return Rows(views, report.jobs_table(report.unarchived(views)))
 
 
@@ -107,7 +110,15 @@ def _said(answer: text_tables.Answer, records: list[dict[str, Any]]) -> Rows | N
 
 def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
     store, job_id = _job(options, notebook)
-    return JobRecord(jobs.job_view(store, job_id), lookup.references(store, job_id))
+    view = jobs.job_view(store, job_id)
+    _say_full(store, [view])
+    return JobRecord(view, lookup.references(store, job_id))
+
+
+def _say_full(store: Store, views: list[View]) -> None:
+    """Warn where what is shown may be old, because the disk has no room for journals."""
+    if said := room.warning(store.root, [view["updated_s"] for view in views]):
+        print(f"warning: {said}", file=sys.stderr)
 
 
 def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:

@@ -13,6 +13,7 @@ from ..control import cluster
 from ..core.errors import UserError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, new_cluster_view
+from ..storage import room
 from ..storage.folded import AT_ONCE_BYTES, FoldedJournal
 from ..storage.host_lease import OtherHost
 from ..storage.journal import unread_bytes
@@ -228,7 +229,7 @@ class Tailer:
                     del self._tails[name]
 
     def _probe_cluster(self, now_s: float) -> None:
-        """Notice a supervisor that died, which no event reports."""
+        """Notice a supervisor that died and a disk without room, which no event reports."""
         tail = self._open(CLUSTER)
         if not tail.watchers or now_s - self._probed_s < PROBE_S:
             return
@@ -238,6 +239,8 @@ class Tailer:
         if tail.topic.get("state")[0] != "stopped" and not served:
             view = cluster.status(self._store)
             fields = {"state": view["state"], "reason": view["reason"]} if view["state"] == "lost" else {}
+        if said := room.warning(self._store.root):
+            fields["room"] = said
         if tail.topic.overlay(fields):
             self._wake(tail.watchers)
 

@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -125,3 +125,16 @@ def full(root: Path) -> str:
     except OSError:
         return ""
     return f"the disk of the store {root} is full, and journals cannot be written"
+
+
+def warning(root: Path, times_s: Iterable[float | None] = ()) -> str:
+    """What people are told who look at a store without room: all of it may be old; "" where there is room.
+
+    ``times_s``: of the newest entries that are shown.
+    """
+    problem = full(root)
+    if not problem:
+        return ""
+    newest_s = max((time_s or 0.0 for time_s in times_s), default=0.0)
+    since = f"; the newest entry is of {time.strftime('%F %T', time.localtime(newest_s))}" if newest_s else ""
+    return f"{problem}{since}; what is shown may be old; {ADVICE}"

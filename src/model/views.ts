@@ -197,6 +197,8 @@ export interface IClusterView {
   incidents: IIncident[];
   decisions: IDecision[];
   warnings: { time_s: number; text: string }[];
+  /** Only while the disk of the store is full: what that means. */
+  room?: string;
   updated_s: number | null;
   seen: Cursor;
 }

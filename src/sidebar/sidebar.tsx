@@ -15,6 +15,7 @@ export function Sidebar(): JSX.Element {
   return (
     <>
       <Connection />
+      <Room />
       <Part name={trans.__('The cluster')}>
         <ClusterSection />
       </Part>
@@ -29,6 +30,18 @@ export function Sidebar(): JSX.Element {
       </Part>
     </>
   );
+}
+
+/** A notice, shown only while the disk of the store is full. */
+export function Room(): JSX.Element | null {
+  const { model } = useShared();
+  useTopics('cluster');
+  const room = model.cluster?.room;
+  return room ? (
+    <div className="jp-Hp-banner" role="alert">
+      {room}
+    </div>
+  ) : null;
 }
 
 /** A notice, shown only while the connection to the server fails. */

@@ -48,6 +48,23 @@ fill()
 status, said = say("list")
 assert "disk of the store" in said and "newest entry is of 20" in said and "prune" in said, said
 assert "is full" in say("describe", "one")[1]
+in_words = [line for line in said.splitlines() if line.startswith("warning: the disk of the store")]
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
+shell.run_line_magic("load_ext", "jupyter_hyperpod")
+for verb in ("list", "describe one"):
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        shell.run_line_magic("hyperpod", verb)
+    assert err.getvalue().splitlines() == in_words, err.getvalue()
+import logging
+from jupyter_hyperpod.server.tailer import Tailer
+how = {"poll_interval_s": 0.01, "idle_interval_s": 0.05, "recent_bytes": 1 << 16, "jobs_listed": 10}
+tailer = Tailer(store, on_change=lambda *_: None, log=logging.getLogger("test"), **how)
+tailer.start()
+reader, told = tailer.watch("cluster", None, lambda: None), []
+until(lambda: told.extend(reader.take()) or any('"room":"the disk of the store' in text for text in told))
+tailer.stop()
 status, said = say("stop", "one")
 assert (status, said) == (0, f"asked {job.id} to stop\\n"), said
 follower = follow_commands(job.commands)

@@ -17,6 +17,7 @@ import {
 } from '../../model/views';
 import { ClusterSection } from '../cluster';
 import { JobsSection } from '../jobs';
+import { Room } from '../sidebar';
 
 /** What the panel reads of a model with these jobs. */
 function panel(
@@ -73,6 +74,16 @@ describe('the list of jobs', () => {
     draw(<JobsSection />, panel([listed]));
     expect(history).toEqual([]);
     expect(find('.jp-Hp-spark path').getAttribute('d')).toContain('M');
+  });
+});
+
+describe('a full disk', () => {
+  it('is told above everything, for as long as it lasts', () => {
+    const room = 'the disk of the store is full; what is shown may be old';
+    draw(<Room />, panel([], {}, { cluster: { ...newClusterView(), room } }));
+    expect(find('[role="alert"]').textContent).toBe(room);
+    draw(<Room />, panel([], {}, { cluster: newClusterView() }));
+    expect(host.textContent).toBe('');
   });
 });
 
