@@ -10,6 +10,7 @@ EXTRAS = {
     "transformers": "transformers",
     "accelerate": "accelerate",
     "lightning": "lightning",
+    "optuna": "optuna",
     **dict.fromkeys(("nbclient", "matplotlib"), "demo"),
 }
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..control import jobs
-from ..control.sweeps import following, sweep_table, trials, verbs
+from ..control.sweeps import asking, following, sweep_table, trials, verbs
 from ..control.sweeps.function_source import cell_of
 from ..control.sweeps.plan import RESULT, SweepPlan, space_of
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..control.text_tables import Table
+from ..core.errors import SpecError
 from ..storage.store import Store
 from .sweeps import SweepDisplay
 
@@ -28,8 +29,9 @@ class TrialResult(NamedTuple):
 class FunctionSweep:
     """A sweep that was begun, or one that is there already: ``FunctionSweep.of("first")``."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, updates: Iterator[list[SweepTrial]] | None = None) -> None:
         self._sweep = sweep
+        self._updates = updates
 
     @classmethod
     def of(cls, name: str, store: str | None = None) -> FunctionSweep:
@@ -68,7 +70,7 @@ class FunctionSweep:
         """Follow the sweep until all trials have ended; an interrupt leaves them running."""
         table = SweepDisplay(rich=_in_kernel())
         try:
-            for ended in following.updates(self._sweep):
+            for ended in self._updates or following.updates(self._sweep):
                 table.show(self._sweep, ended)
         finally:
             table.finish(self._sweep)
@@ -98,6 +100,7 @@ def sweep(
     metric: str = RESULT,
     maximize: bool = False,
     sampler: str | None = None,
+    pruner: str = "",
     seed: int = 0,
     wait: bool = True,
     store: str | None = None,
@@ -108,20 +111,21 @@ def sweep(
     ``space``: name of an argument -> a list of values, or a range as text: ``"1e-4..1e-1:log"``, ``"1..8"``.
     ``trials``: the number of random points; all combinations without it. ``metric``: what is judged; the number that
     the function returns, or the loss of its last step where it returns none, or the name of a value of ``session.log``.
+    ``sampler``, ``pruner``: as the options of these names.
     ``fields`` are those of a job, such as ``nodes`` or ``elastic``. The source of the function is what travels, with
     the functions, imports and plain values of its module that it uses. Raises SpecError where that does not suffice.
     """
     axes = space_of(space)
-    plan = SweepPlan.make(axes, sampler=sampler, trials=trials, seed=seed, metric=metric, maximize=maximize)
+    plan = SweepPlan.make(
+        axes, sampler=sampler, trials=trials, seed=seed, metric=metric, maximize=maximize, pruner=pruner
+    )
+    if plan.asks and not wait:
+        raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: leave out wait=False")
     source = cell_of(function, axes)
     place = Store(store)
     fields.setdefault("name", name or function.__name__.strip("_").replace("__", "_") or "sweep")
-    begun = FunctionSweep.of(_begin(place, source, {**fields, "seed": seed}, plan), str(place.root))
+    begun = FunctionSweep(*asking.begin(place, source, {**fields, "seed": seed}, plan))
     return begun.wait() if wait else begun
-
-
-def _begin(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan) -> str:
-    return trials.begin(store, source, fields, plan)
 
 
 def _result(trial: SweepTrial) -> TrialResult:

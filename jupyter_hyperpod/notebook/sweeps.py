@@ -6,15 +6,16 @@ import argparse
 import html
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 from ..control import jobs, text_tables
-from ..control.sweeps import following, sweep_table, trials, verbs
+from ..control.sweeps import asking, sweep_table, trials, verbs
 from ..control.sweeps.plan import SweepPlan, described
 from ..control.sweeps.trials import Sweep, SweepTrial
+from ..core.errors import SpecError
 from ..storage.store import Store
 from . import push, stream
 from .rows import Rows
@@ -36,21 +37,24 @@ def submit(
     if options.dry_run:
         print("nothing was submitted:", *verbs.dry_run(source, fields, plan)[1], sep="\n")
         return
+    if plan.asks and options.detach:
+        raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: leave out --detach")
     store = notebook.open_store()
-    sweep = trials.read(store, trials.begin(store, push.with_values(source, values, store), fields, plan))
-    notebook.show_warnings(store, sweep.trials[0].job.id)
+    sweep, updates = asking.begin(store, push.with_values(source, values, store), fields, plan)
+    if sweep.trials:
+        notebook.show_warnings(store, sweep.trials[0].job.id)
     if options.detach:
         print(f"{sweep_table.summary_line(sweep)}; follow it with: {COMMAND} sweep follow {sweep.id}", flush=True)
         return
     cancel = options.cancel_on_interrupt or bool(getattr(notebook, "cancel_on_interrupt", False))
-    follow(notebook, store, sweep, cancel=cancel)
+    follow(notebook, store, sweep, updates, cancel=cancel)
 
 
 def run_verb(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     """Carry out ``%hyperpod sweep``."""
     store = notebook.open_store()
-    if options.action == "follow":
-        follow(notebook, store, verbs.named(options, store))
+    if shown := verbs.followed(options, store):
+        follow(notebook, store, *shown)
         return None
     answer = verbs.run(options, store, COMMAND)
     for line in answer.lines:
@@ -61,15 +65,17 @@ def run_verb(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     return Rows(found, answer.table)
 
 
-def follow(notebook: Notebook, store: Store, sweep: Sweep, *, cancel: bool = False) -> None:
+def follow(
+    notebook: Notebook, store: Store, sweep: Sweep, updates: Iterator[list[SweepTrial]], *, cancel: bool = False
+) -> None:
     """Show a sweep until it has ended; an interrupt leaves it running, or stops it if ``cancel``."""
     table = SweepDisplay(rich=notebook.in_kernel())
     try:
-        for ended in following.updates(sweep, notebook.lost_after_s):
+        for ended in updates:
             table.show(sweep, ended)
     except KeyboardInterrupt:
         if not cancel:
-            print(f"detached; {sweep.id} goes on. Follow it again with: {COMMAND} sweep follow {sweep.id}", flush=True)
+            print(verbs.detached_line(sweep, COMMAND), flush=True)
             return
         asked = trials.stop(sweep, f"{jobs.person()} interrupted the cell")
         print(f"{len(asked)} trials of {sweep.id} were asked to stop", flush=True)

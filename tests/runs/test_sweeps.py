@@ -69,8 +69,9 @@ def test_a_sweep_from_the_command_line(shared_cluster: Store, tmp_path: Path) ->
     file, page = tmp_path / "train.py", tmp_path / "sweep.html"
     file.write_text(CELL)
     words = ("submit", str(file), "--sweep", "lr=1e-3,0.1,7", "--metric", "score", "--maximize", "--name", "first")
-    dry = command(shared_cluster, *words, "--dry-run")
-    assert "trial 3: lr=7" in dry and trials.sweep_ids(shared_cluster) == []
+    there = shared_cluster.job_ids()
+    assert "trial 3: lr=7" in command(shared_cluster, *words, "--dry-run")
+    assert shared_cluster.job_ids() == there
     begun = json.loads(command(shared_cluster, *words, "--json"))
     sweep = ended(shared_cluster, begun["id"])
     assert [trial.state for trial in sweep.trials] == ["succeeded", "succeeded", "failed"]
@@ -214,7 +215,7 @@ def test_the_guide(shared_cluster: Store, monkeypatch: pytest.MonkeyPatch, capfd
     for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL):
         run(shell, code)
         assert re.search(r"^best \w+ \S+ in trial \d", capfd.readouterr().out, re.MULTILINE)
-    (commands,) = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
+    commands, _ = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
     for line in commands.splitlines()[1:]:
         assert main(line.replace("NAME", "first").split()[2:]) == 0, line
     assert (tmp_path / "sweep.html").exists()

@@ -15,6 +15,9 @@ from ...policy.sweeps.samplers import Point
 from ...policy.sweeps.space import Axis, Choices, Space
 
 LOSS = "loss"
+# samplers and pruners of Optuna, by their names in the options
+ASKING = {"tpe": "TPESampler", "gp": "GPSampler"}
+PRUNERS = {"": "NopPruner", "median": "MedianPruner", "halving": "SuccessiveHalvingPruner"}
 RESULT = "result"  # the name of what a function returns
 LONGEST_NAME = 34  # of a sweep, so that `-1000` fits behind it in the name of a job
 DEFAULT_PRIORITY = 0  # of a job; trials get one less, so that a sweep takes what others leave
@@ -156,6 +159,6 @@ def as_number(value: object) -> float | None:
 def described(plan: SweepPlan) -> str:
     """The plan in one sentence."""
     tried = ", ".join(f"{name}={axis}" for name, axis in plan.space.items())
-    ends = f", ended early by {plan.pruner}" if plan.pruner else ""
+    ends = f"; the pruner {plan.pruner} ends others early" if plan.pruner else ""
     which = "largest" if plan.maximize else "smallest"
     return f"{plan.choice}: {tried}; seed {plan.seed}; the {which} {plan.metric} is the best{ends}"

@@ -38,7 +38,7 @@ def best_text(sweep: Sweep) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """A value of the metric, with six significant digits."""
+    """A number with six significant digits; "-" for none."""
     return "-" if value is None else f"{value:.6g}"
 
 
@@ -48,6 +48,9 @@ def values_text(values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    """A value for people; `sweep show --json` and the code of the trial have all its digits."""
+    if isinstance(value, float):
+        return number_text(value)
     return cut(value if isinstance(value, str) else repr(value), 24)
 
 

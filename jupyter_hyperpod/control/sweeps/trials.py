@@ -137,17 +137,27 @@ class Sweep:
 def begin(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan) -> str:
     """Submit a sweep and return its id. All trials become jobs at once, and the cluster starts as many as fit.
 
-    Of a plan that asks, only the first trial is submitted; `asking.drive` goes on. Raises the errors of `jobs.submit`
-    before the first job is there; later, what was submitted stays, and `resume` submits the others.
+    Not for a plan that asks: that is what `asking.begin` is for. Raises the errors of `jobs.submit` before the first
+    job is there; later, what was submitted stays, and `resume` submits the others.
     """
     shared = prepared(source, fields, plan)
-    name = f"{shared['name']}-" + "".join(secrets.choice(_ALPHABET) for _ in range(8))
-    points = dict(enumerate(plan.points(), 1)) if not plan.asks else {}
-    made = [_made(source, shared, plan, name, number, point, own=True) for number, point in points.items()]
+    name = new_id(str(shared["name"]))
+    points = dict(enumerate(plan.points(), 1))
+    ready = [made(source, shared, plan, name, number, point, own=True) for number, point in points.items()]
     with submitting(store):
-        for code, ready in made:
-            jobs.submit(store, code, ready)
+        for code, one in ready:
+            jobs.submit(store, code, one)
     return name
+
+
+def new_id(name: str) -> str:
+    """An id for a sweep of this name."""
+    return f"{name}-" + "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def checked_point(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> None:
+    """Raise SpecError where a value of the space could be lost in the code."""
+    made(source, fields, plan, "check-aaaaaaaa", 1, {name: axis.at(0.0) for name, axis in plan.space.items()}, own=True)
 
 
 def checked_points(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> dict[int, Point]:
@@ -163,7 +173,7 @@ def _what(fields: Mapping[str, Any]) -> str:
     return os.path.basename(str(fields.get("filename", ""))) if fields.get("script") else "the cell"
 
 
-def _made(
+def made(
     source: str,
     fields: Mapping[str, Any],
     plan: SweepPlan,
@@ -173,27 +183,17 @@ def _made(
     *,
     own: bool,
 ) -> tuple[str, dict[str, Any]]:
+    """The code and the fields of the job of one trial. Raises SpecError where a value could be lost."""
     trial = TrialSpec(name, number, dict(point), plan.to_json())
     return trial_job(source, fields, plan, trial, _what(fields), own=own)
 
 
-def submit_trial(
-    store: Store,
-    source: str,
-    fields: Mapping[str, Any],
-    plan: SweepPlan,
-    name: str,
-    number: int,
-    point: Mapping[str, Any],
-    *,
-    own: bool,
-) -> str:
+def submit_trial(sweep: Sweep, number: int, source: str, fields: Mapping[str, Any], earlier: JobStore | None) -> str:
     """Submit one trial of a plan that asks. Raises Conflict where its number is taken, and as `jobs.submit` does."""
-    code, ready = _made(source, fields, plan, name, number, point, own=own)
-    with submitting(store):
-        if any(trial.number == number for trial in _trial_specs(store, name).values()):
-            raise Conflict(f"trial {number} of {name} was submitted meanwhile, by another process")
-        return jobs.submit(store, code, ready)
+    with submitting(sweep.store):
+        if any(trial.number == number for trial in _trial_specs(sweep.store, sweep.id).values()):
+            raise Conflict(f"trial {number} of {sweep.id} was submitted meanwhile: another process goes on with it")
+        return jobs.submit(sweep.store, source, fields, earlier=earlier)
 
 
 @contextmanager
@@ -217,8 +217,8 @@ def resume(store: Store, sweep_id: str, env: Iterable[tuple[str, str | EnvRefere
             return []
         source, fields, earlier = template(found, env)
         points = dict(enumerate(found.plan.points(), 1))
-        made = [_made(source, fields, found.plan, found.id, number, points[number], own=False) for number in missing]
-        return [jobs.submit(store, code, ready, earlier=earlier) for code, ready in made]
+        ready = [made(source, fields, found.plan, found.id, number, points[number], own=False) for number in missing]
+        return [jobs.submit(store, code, one, earlier=earlier) for code, one in ready]
 
 
 def template(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from .. import jobs
 from ..option_parser import add_env_option
 from ..runs.verbs import write
 from ..text_tables import Answer
-from . import sweep_table, trials
-from .plan import LOSS, SweepPlan, described, prepared
-from .trials import Sweep
+from . import asking, following, sweep_table, trials
+from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared
+from .trials import Sweep, SweepTrial
 
 HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
 ACTIONS = ("list", "show", "follow", "resume", "stop", "report")
-SAMPLERS = (GRID, RANDOM)
+SAMPLERS = (GRID, RANDOM, *ASKING)
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,17 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     better = group.add_mutually_exclusive_group()
     better.add_argument("--minimize", action="store_true", help="the smallest value is the best (default)")
     better.add_argument("--maximize", action="store_true", help="the largest value is the best")
-    add("--sampler", choices=SAMPLERS, help=f"what chooses the points (default: {GRID}, with --trials {RANDOM})")
+    add(
+        "--sampler",
+        choices=SAMPLERS,
+        help=f"what chooses the points: {GRID}, {RANDOM} (default with --trials), or one of Optuna's, which learn from "
+        f"trials that have ended: {', '.join(ASKING)}",
+    )
+    add(
+        "--pruner",
+        choices=tuple(filter(None, PRUNERS)),
+        help="Optuna's pruner that ends trials worse than others early",
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ...] = ()) -> SweepPlan | None:
     """The plan that the options ask for; None where they ask for no sweep. Raises SpecError."""
     if not options.sweep:
-        given = [name for name in ("trials", "metric", "minimize", "maximize", "sampler") if getattr(options, name)]
+        given = [
+            name for name in ("trials", "metric", "minimize", "maximize", "sampler", "pruner") if getattr(options, name)
+        ]
         if given:
             raise SpecError(f"--{given[0]} belongs to a sweep: say what is to be tried, such as --sweep lr=1e-4,3e-4")
         return None
@@ -70,6 +82,7 @@ def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ..
         seed=seed,
         metric=options.metric or LOSS,
         maximize=options.maximize,
+        pruner=options.pruner or "",
         arguments=arguments if any("{" in word for word in arguments) else (),
     )
 
@@ -77,10 +90,31 @@ def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ..
 def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[dict[str, Any], list[str]]:
     """What a sweep would submit, for programs and as lines. Raises SpecError as `trials.begin` does."""
     prepared(source, fields, plan)
+    trials.checked_point(source, fields, plan)
     points = trials.checked_points(source, fields, plan)
     lines = [described(plan)]
     lines += [f"  trial {number}: {sweep_table.values_text(point)}" for number, point in points.items()]
     return {"plan": plan.to_json(), "trials": list(points.values())}, lines
+
+
+def followed(options: argparse.Namespace, store: Store) -> tuple[Sweep, Iterator[list[SweepTrial]]] | None:
+    """The sweep to follow, and what comes of it: of ``follow``, and of ``resume`` where the plan asks; else None."""
+    if options.action == "follow":
+        sweep = named(options, store)
+        return sweep, following.updates(sweep)
+    if options.action == "resume" and (sweep := named(options, store)).plan.asks and sweep.missing:
+        return sweep, asking.resume(sweep, options.env)
+    return None
+
+
+def detached_line(sweep: Sweep, command: str) -> str:
+    """What to say when somebody stops following a sweep."""
+    if sweep.plan.asks and sweep.missing:
+        return (
+            f"detached; the running trials of {sweep.id} go on, and no new ones begin until {command} sweep resume "
+            f"{sweep.id}"
+        )
+    return f"detached; {sweep.id} goes on. Follow it again with: {command} sweep follow {sweep.id}"
 
 
 def named(options: argparse.Namespace, store: Store) -> Sweep:
@@ -91,7 +125,7 @@ def named(options: argparse.Namespace, store: Store) -> Sweep:
 
 
 def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
-    """Carry out ``sweep``, but for ``follow``, which each face does by itself. ``command``: how this face is called."""
+    """Carry out ``sweep``, but for what is `followed`, which each face shows. ``command``: how this face is called."""
     if options.output is not None and options.action != "report":
         raise SpecError(f"-o belongs to `sweep report`, not to `sweep {options.action}`")
     if options.env is not None and options.action != "resume":
@@ -102,6 +136,8 @@ def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
         found = [trials.read(store, name) for name in trials.sweep_ids(store)]
         return Answer([sweep_table.record(one) for one in found], sweep_table.overview(found))
     sweep = named(options, store)
+    if options.action == "resume" and sweep.plan.asks and not sweep.missing:
+        return Answer({"id": sweep.id, "jobs": []}, None, [f"no trial of {sweep.id} is missing"])
     if options.action == "show":
         return shown(sweep, command)
     if options.action == "stop":
