@@ -157,6 +157,6 @@ def rows_of(server: str, wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Row]
     for name, items in (("quotas", facts.quotas), ("limits", facts.limits)):
         if items is not None and not any(each.startswith(name.removesuffix("s")) for each in wrong):
             yield Row(name, PASSED, f"{plural(len(items), 'object')}, with room for {plural(wanted.nodes, 'node')}")
-    for component in components(facts.groups, facts.nodes):
+    for component in components(facts.groups, facts.nodes, facts.drivers, facts.own_classes):
         verdict = PASSED if component.state == PRESENT else SKIPPED
         yield Row(component.name, verdict, f"{component.state}: {component.sentence}", component.remedy)

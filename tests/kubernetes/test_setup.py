@@ -74,6 +74,16 @@ def test_applying_twice_changes_nothing_and_removing_leaves_what_was(
     assert run(capsys, "remove", ONE) == {"changed": 0}
 
 
+def test_check_says_what_apply_has_made(network: Testbed, capsys: pytest.CaptureFixture[str]) -> None:
+    def checked() -> dict[str, str]:
+        main(["setup", "check", "--namespace", ONE, "--json"])
+        return {row["name"]: row["sentence"].partition(":")[0] for row in json.loads(capsys.readouterr().out)["rows"]}
+
+    assert checked()["hyperpod-base"] == checked()["fsx.csi.aws.com"] == checked()["metrics server"] == "missing"
+    run(capsys, "apply", ONE)
+    assert checked()["hyperpod-base"] == checked()["hyperpod-elastic"] == "present"
+
+
 def test_what_was_changed_by_hand_is_shown_and_put_right(network: Testbed, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "apply", ONE)
     patch = json.dumps([{"op": "remove", "path": "/rules/0"}])

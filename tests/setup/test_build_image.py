@@ -81,12 +81,17 @@ def test_the_same_cell_prints_the_same_in_the_image(
 
 
 def test_other_code_builds_no_package_again_and_a_secret_beside_it_stays_out(
-    builder: ImageBuilder, python: Path, tmp_path: Path
+    builder: ImageBuilder, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, folder = Store(tmp_path / "store"), tmp_path / "image"
     job = submitted(store, python)
+    for tool in ("PIP", "UV"):  # the only packages that they find are those of the base
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(tmp_path / "wheels"))
     words = ["setup", "image", job.id, "-o", str(folder), "--base", "localhost/own:1", "--store", str(store.root)]
-    assert main(words) == 0
+    assert main([*words, "--hashes"]) == 0
+    assert (folder / "requirements.txt").read_text().count("--hash=sha256:") == len(PACKAGES)
+    assert "--require-hashes" in (folder / "Dockerfile").read_text()
     builder.base(["localhost/own:1"], tmp_path / "wheels")
     (folder / "code" / ".env").write_text("TOKEN=secret")
     (folder / "id.key").write_text("secret")

@@ -1,4 +1,4 @@
-"""What a cluster has beside Kubernetes itself: queues, operators, devices; present, missing or too old. Pure."""
+"""What a cluster has beside Kubernetes itself, from queues to devices: present, missing or too old. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from ...core.units import few, plural
 from .shortages import amount
 
 PRESENT, MISSING, OLD = "present", "missing", "too old"
+OWN_CLASSES = ("hyperpod-base", "hyperpod-elastic")  # priority classes that `setup apply` makes
+DRIVERS = {
+    "fsx.csi.aws.com": ("FSx for Lustre", "aws-fsx-csi-driver"),
+    "efs.csi.aws.com": ("EFS", "aws-efs-csi-driver"),
+    "s3.csi.aws.com": ("S3", "aws-mountpoint-s3-csi-driver"),
+}
 DEVICES = ("nvidia.com/gpu", "aws.amazon.com/neuron", "vpc.amazonaws.com/efa")
 
 
@@ -46,11 +52,26 @@ EXTENSIONS = (
         "not used: jobs run as plain Jobs",
         "nothing has to be done",
     ),
+    (
+        "metrics server",
+        "metrics.k8s.io",
+        ("v1beta1", "v1"),
+        "`kubectl top` needs it, jobs do not",
+        "install the add-on metrics-server, or https://github.com/kubernetes-sigs/metrics-server",
+    ),
 )
 
 
-def components(groups: Mapping[str, str] | None, nodes: Sequence[Mapping[str, Any]] | None) -> Iterator[Component]:
-    """Judge the groups of the API with their versions, and the nodes; None: they may not be read."""
+def components(
+    groups: Mapping[str, str] | None,
+    nodes: Sequence[Mapping[str, Any]] | None,
+    drivers: Sequence[Mapping[str, Any]] | None = None,
+    classes: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> Iterator[Component]:
+    """Judge the groups of the API with their versions, nodes, drivers of storage, priority classes.
+
+    None: they may not be read, and nothing is said of them.
+    """
     for name, group, versions, purpose, remedy in EXTENSIONS if groups is not None else ():
         version = (groups or {}).get(group)
         if version is None:
@@ -68,6 +89,22 @@ def components(groups: Mapping[str, str] | None, nodes: Sequence[Mapping[str, An
         else:
             remedy = "where nodes have such devices, install their device plugin"
             yield Component(device, MISSING, "no node offers any: a job cannot ask for it", remedy)
+    yield from _storage(drivers)
+    for name in OWN_CLASSES:
+        if (found := (classes or {}).get(name)) is not None:
+            state, said = (PRESENT, f"priority {found.get('value')}") if found else (MISSING, "not there")
+            remedy = "" if found else "`jupyter hyperpod setup apply` makes it, where you may"
+            yield Component(name, state, f"{said} (a priority class for jobs that name it)", remedy)
+
+
+def _storage(drivers: Sequence[Mapping[str, Any]] | None) -> Iterator[Component]:
+    present = {str((driver.get("metadata") or {}).get("name")) for driver in drivers or ()}
+    for name, (storage, addon) in DRIVERS.items() if drivers is not None else ():
+        if name in present:
+            yield Component(name, PRESENT, f"claims of {storage} can be mounted")
+        else:
+            remedy = f"where jobs are to use {storage}, install EKS's add-on {addon}"
+            yield Component(name, MISSING, f"claims of {storage} cannot be mounted", remedy)
 
 
 def _allocatable(node: Mapping[str, Any], device: str) -> int:

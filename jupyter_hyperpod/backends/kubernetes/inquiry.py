@@ -9,12 +9,14 @@ from typing import Any
 
 from ...core.backend_options import pairs, shared_directories
 from .client import Api, ApiError
+from .components import OWN_CLASSES
 from .rights import REVIEWS, RIGHTS, Right, review
 from .shortages import ClusterFacts, JobNeeds, shortages
 
 UNREADABLE = (401, 403)
 AT_ONCE = 6
 KUEUE = "kueue.x-k8s.io"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds:
@@ -59,13 +61,13 @@ def inquire(api: Api, wanted: JobNeeds, nodes: bool = False, rights: Sequence[Ri
         namespace=_object(api, f"/api/v1/{space}"),
         quotas=_items(api, f"/api/v1/{space}/resourcequotas"),
         limits=_items(api, f"/api/v1/{space}/limitranges"),
-        priority_classes={
-            name: _object(api, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}") for name in sorted(classes)
-        },
+        priority_classes={name: _object(api, f"{CLASSES}/{name}") for name in sorted(classes)},
         claims={name: _object(api, f"/api/v1/{space}/persistentvolumeclaims/{name}") for name in wanted.claims},
         queue=queue,
         groups=groups,
         nodes=_items(api, "/api/v1/nodes") if nodes else None,
+        drivers=_items(api, "/apis/storage.k8s.io/v1/csidrivers") if nodes else None,
+        own_classes={name: _object(api, f"{CLASSES}/{name}") for name in OWN_CLASSES} if nodes else {},
         token_left_s=left_s,
         renewable=renewable,
         warning=api.access.warning,

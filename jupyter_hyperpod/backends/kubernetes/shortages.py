@@ -63,6 +63,8 @@ class ClusterFacts:
     queue: Mapping[str, Any] | None = None
     groups: Mapping[str, str] | None = None  # group of the API -> its version
     nodes: Sequence[Mapping[str, Any]] | None = None
+    drivers: Sequence[Mapping[str, Any]] | None = None  # of storage
+    own_classes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     token_left_s: float | None = None
     renewable: bool = True
     warning: str = ""

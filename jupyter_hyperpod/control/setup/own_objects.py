@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...backends.kubernetes import rights
+from ...backends.kubernetes.components import OWN_CLASSES
 from .node_groups import NodeGroup
 from .versions import table
 
 PART_OF = {"app.kubernetes.io/part-of": "jupyter-hyperpod"}
 OF = "setup.jupyter-hyperpod"  # the prefix of the labels that say for which namespaces an object is there
-BASE, ELASTIC = "hyperpod-base", "hyperpod-elastic"
+BASE, ELASTIC = OWN_CLASSES
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 KUEUE = "kueue.x-k8s.io"
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.backends.kubernetes.components import MISSING, OLD, PRESENT, components
+from jupyter_hyperpod.backends.kubernetes.components import DRIVERS, MISSING, OLD, OWN_CLASSES, PRESENT, components
 from jupyter_hyperpod.backends.kubernetes.rights import RIGHTS, as_yaml, manifests, review, rules, subject
 from jupyter_hyperpod.backends.kubernetes.shortages import ClusterFacts, JobNeeds, amount, parse_version, shortages
 
@@ -225,3 +225,37 @@ def test_components_are_present_missing_or_too_old() -> None:
     assert states["nvidia.com/gpu"] == PRESENT and states["vpc.amazonaws.com/efa"] == MISSING
     assert all(one.remedy for one in found.values() if one.state != PRESENT)
     assert list(components(None, None)) == []
+
+
+DEVICES = {"nvidia.com/gpu": "8", "aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "32"}
+WHOLE: dict[str, dict[str, Any]] = {
+    "groups": {
+        "kueue.x-k8s.io": "v1beta2",
+        "sagemaker.amazonaws.com": "v1",
+        "jobset.x-k8s.io": "v1",
+        "metrics.k8s.io": "v1",
+    },
+    "devices": DEVICES,
+    "drivers": dict.fromkeys(DRIVERS),
+    "classes": {name: {"value": 1} for name in OWN_CLASSES},
+}
+
+
+def states(**parts: Any) -> dict[str, str]:
+    """The state of each component of a cluster that has these parts."""
+    node = {"metadata": {"name": "n1"}, "status": {"allocatable": parts["devices"]}}
+    drivers = [{"metadata": {"name": name}} for name in parts["drivers"]]
+    found = list(components(parts["groups"], [node], drivers, parts["classes"]))
+    assert all(bool(one.remedy) == (one.state != PRESENT) for one in found)
+    return {one.name: one.state for one in found}
+
+
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part, names in WHOLE.items() for name in names])
+def test_each_component_that_is_missing_is_the_one_that_is_named(part: str, name: str) -> None:
+    assert set(states(**WHOLE).values()) == {PRESENT}
+    left = {key: value for key, value in WHOLE[part].items() if key != name}
+    left |= {name: {}} if part == "classes" else {}  # which are asked for by name
+    found = states(**{**WHOLE, part: left})
+    assert list(found.values()).count(MISSING) == 1
+    missing = next(one for one, state in found.items() if state == MISSING)
+    assert missing == name or part == "groups"
