@@ -71,7 +71,7 @@ def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
 def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
     """Carry out a verb. Raises SpecError, NotFound, Conflict for a job that has not ended, or StoreError."""
     if verb == "delete":
-        return _delete(store, [lookup.job_id(store, name) for name in options.jobs])
+        return delete_jobs(store, [lookup.job_id(store, name) for name in options.jobs])
     if verb == "share":
         return _share(store, options.groups, options.private)
     return _prune(store, options)
@@ -109,7 +109,8 @@ def _parse_groups(words: list[str]) -> sharing.Sharing:
     return sharing.Sharing(groups.get("read", groups.get("operate", -1)), groups.get("operate"))
 
 
-def _delete(store: Store, job_ids: list[str]) -> Answer:
+def delete_jobs(store: Store, job_ids: list[str]) -> Answer:
+    """Delete jobs that have ended, all or none. Raises NotFound, Conflict for one that has not ended, or StoreError."""
     store.refuse_foreign()
     found = [_ended(store, job_id) for job_id in dict.fromkeys(job_ids)]  # all or none: a typo deletes nothing
     for job in found:

@@ -17,6 +17,7 @@ from traitlets import Bool, Bunch, Float, Int, TraitError, Unicode, validate
 from .. import __version__
 from ..control import cluster
 from ..control.metrics import Metrics
+from ..control.runs.run_table import RunTable
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
@@ -130,6 +131,7 @@ class HyperpodExtension(ExtensionApp):
         self.contract = Contract(HERE / "openapi.yaml")
         self.job_store = Store(self.store or None)
         self.metrics = Metrics(self.job_store)
+        self.run_table = RunTable(self.job_store)
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
         self.files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="hyperpod-files")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")

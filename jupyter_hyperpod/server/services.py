@@ -8,14 +8,15 @@ from typing import Any, Protocol
 from tornado.websocket import WebSocketHandler
 
 from ..control.metrics import Metrics
+from ..control.runs.run_table import RunTable
 from ..storage.store import Store
 from .contents import MountContents
 from .contract import Contract
 from .tailer import AnyReader, Tailer
 
 # what an authorizer of the Jupyter server is asked about, with the action "read" or "write"
-SETTINGS, JOBS, FAULTS, CLUSTER, FILES = (
-    f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files")
+SETTINGS, JOBS, FAULTS, CLUSTER, FILES, RUNS = (
+    f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files", "runs")
 )
 
 
@@ -26,6 +27,7 @@ class Services(Protocol):
     contract: Contract
     contents: MountContents
     metrics: Metrics
+    run_table: RunTable
     tailer: Tailer
     sockets: set[WebSocketHandler]
     requests: ThreadPoolExecutor  # answer requests

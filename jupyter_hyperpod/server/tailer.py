@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ QUIET_AFTER_S = 10.0
 LINGER_S = 5.0
 PROBE_S = 2.0
 SCAN_S = 0.05
+LOOKS = 64  # jobs that nobody follows, of which one scan looks whether somebody wrote on them
+SETTLED_S = 2.0  # a directory that changed later may change again without another time
 CALM_S = 0.2  # between two wakes for what comes with each step; all else wakes at once
 CALM = frozenset({"step.committed", "metric.logged", "output.written"})
 JOIN_S = 10.0
@@ -74,6 +77,8 @@ class Tailer:
         self._log = log
         self._tails: dict[str, _Tail] = {}
         self._summaries: dict[str, tuple[int, View]] = {}
+        self._stamps: dict[str, int] = {}
+        self._looked = 0  # where in the list the next look at jobs that nobody follows begins
         self._jobs_watchers: set[Wake] = set()
         self._over: set[str] = set()  # ended jobs that are too old for the list
         self.jobs = JobsList()
@@ -255,11 +260,12 @@ class Tailer:
         self._forget_removed(set(ids))
         began_s = self._scanned_s = time.monotonic()
         newest = set(ids[: self._jobs_listed])
+        looks = self._next_looks(ids)
         for job_id in ids:
             if job_id in self._over and job_id not in newest:
                 continue
             if job_id in self._summaries or time.monotonic() - began_s < SCAN_S:
-                self._summarise(job_id)
+                self._summarise(job_id, job_id in looks)
             else:
                 self._scanned_s = float("-inf")
             self._drop_if_over(job_id, newest)
@@ -279,18 +285,38 @@ class Tailer:
         if self.jobs.tell((view for _, view in self._summaries.values()), older, before, time.monotonic()):
             self._wake(self._jobs_watchers)
 
-    def _summarise(self, job_id: str) -> None:
+    def _next_looks(self, ids: list[str]) -> set[str]:
+        """Some of the listed jobs, others each time: people write tags on jobs that nobody follows any more."""
+        listed = [job_id for job_id in ids if job_id in self._summaries]
+        first = self._looked if self._looked < len(listed) else 0
+        self._looked = first + LOOKS
+        return set(listed[first : first + LOOKS])
+
+    def _has_news(self, job_id: str) -> bool:
+        """Whether the journal has another file than at the last look; a first look says no."""
+        try:
+            stamp = os.stat(self._store.jobs / job_id / "events").st_mtime_ns
+        except OSError:
+            return False
+        before, self._stamps[job_id] = self._stamps.get(job_id, stamp), stamp
+        return before != stamp or abs(time.time() - stamp / 1e9) < SETTLED_S
+
+    def _summarise(self, job_id: str, look: bool = False) -> None:
         known = self._summaries.get(job_id)
         tail = self._tails.get(job_id)
-        if known is not None and (tail is None or known[0] == tail.topic.end):
+        if known is not None and (
+            not (look and self._has_news(job_id)) if tail is None else known[0] == tail.topic.end
+        ):
             return
+        if known is None:
+            self._has_news(job_id)  # what it is now, before its journal is read
         try:
             tail = tail or self._open(job_id)
         except UserError:
             return  # not a job's directory, or removed meanwhile
         fields = listed_fields(tail.topic, known and known[1], time.monotonic())
         self._summaries[job_id] = (tail.topic.end, fields)
-        if known is None:
+        if known is None or look:
             self._let_go(job_id, tail, time.monotonic())
 
     def _forget_removed(self, ids: set[str]) -> None:
@@ -299,3 +325,4 @@ class Tailer:
                 if name != CLUSTER:
                     del self._tails[name]
         self._over &= ids
+        self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in ids}

@@ -21,7 +21,7 @@ from jupyter_hyperpod.storage.journal import follow_commands
 from tests.server.conftest import Api, MakeJob
 from tests.server.test_api import FILE, operations, resource_of
 
-KINDS = [f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files")]
+KINDS = [f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files", "runs")]
 RIGHTS: dict[str, set[tuple[str, str]]] = {
     "reader": {("read", kind) for kind in KINDS},
     "operator": {("read", kind) for kind in KINDS} | {("write", "jupyter_hyperpod.jobs")},

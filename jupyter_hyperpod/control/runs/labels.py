@@ -88,3 +88,24 @@ def label(
     with event_writer(job.events, "control") as journal:
         journal.append("job.labelled", data, durable=True)
     return jobs.job_view(store, job_id)
+
+
+def label_all(
+    store: Store,
+    job_ids: Sequence[str],
+    *,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    note: str | None = None,
+    archived: bool | None = None,
+    identity: str = "",
+) -> list[str]:
+    """Change the labels of several jobs, of which some may lack a tag that is removed; return their ids.
+
+    Raises the errors of `label`; the jobs before the one that raised are changed.
+    """
+    for job_id in job_ids:
+        has = jobs.job_view(store, job_id)["labels"]["tags"] if remove else ()
+        label(store, job_id, add=add, remove=[one for one in remove if one in has], note=note, archived=archived,
+              identity=identity)  # fmt: skip
+    return list(job_ids)

@@ -101,7 +101,7 @@ class RunRecord:
 
     def parameters(self) -> dict[str, str]:
         """The fields of the specification that differ from their defaults, and the sizes of the newest session."""
-        found = _chosen(self.spec) if self.spec else {}
+        found = chosen(self.spec) if self.spec else {}
         sizes = self.sizes.get(self.newest_session) or self.sizes.get(1, {})
         names = ("total_steps", "global_batch", "micro_batch", "parameters", "state_bytes")
         return found | {f"session.{name}": str(sizes[name]) for name in names if sizes.get(name) is not None}
@@ -139,8 +139,21 @@ class RunRecord:
 def read(store: Store, job_id: str, *, output: bool = True) -> RunRecord:
     """Read a job. Raises NotFound and SpecError for a wrong id; what else cannot be read is among its problems."""
     job = store.job(job_id)
+    record = read_journal(job)
+    _read_directory(store, job, record)
+    if output:
+        with suppress(HyperpodError, OSError):
+            choice = OutputChoice(tail=OUTPUT_LINES)
+            shown = watch.OutputLines(record.view, choice)
+            lines = list(last_output(job, choice, lambda events: shown.feed_all(events, ends=True)))
+            record.output = _bounded(lines or _held(record.view))
+    return record
+
+
+def read_journal(job: JobStore) -> RunRecord:
+    """What the journal of a job tells, without what lies beside it."""
     journal = FoldedJournal(job)
-    record = RunRecord(job_id, journal.catch_up(), time.time())
+    record = RunRecord(job.id, journal.catch_up(), time.time())
     record.problems += journal.problems
     reader = _Reader(record)
     folded = dict(record.view["seen"])  # what has come since is in neither
@@ -153,13 +166,6 @@ def read(store: Store, job_id: str, *, output: bool = True) -> RunRecord:
                 record.problems.append(f"{event.kind} number {event.seq} of {event.writer} is left out: {error!r}")
     record.time.end(record.end_s, over=record.over)
     record.lanes.end(record.end_s)
-    _read_directory(store, job, record)
-    if output:
-        with suppress(HyperpodError, OSError):
-            choice = OutputChoice(tail=OUTPUT_LINES)
-            shown = watch.OutputLines(record.view, choice)
-            lines = list(last_output(job, choice, lambda events: shown.feed_all(events, ends=True)))
-            record.output = _bounded(lines or _held(record.view))
     return record
 
 
@@ -265,7 +271,7 @@ def _read_directory(store: Store, job: JobStore, record: RunRecord) -> None:
                 record.sources[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _chosen(spec: JobSpec) -> dict[str, str]:
+def chosen(spec: JobSpec) -> dict[str, str]:
     """The fields that differ from their defaults, as text."""
     found = {}
     for one in fields(spec):

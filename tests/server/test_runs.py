@@ -1,0 +1,155 @@
+"""The run table over REST: rows and their changes, search in sources, labels and deletion, and who may do that."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.control.runs import labels, run_record, run_table
+from jupyter_hyperpod.control.runs.run_table import RunTable
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import JobStore, Store
+from tests.server.client import Client
+from tests.server.conftest import ROOT, Api, MakeJob
+
+
+def ended(job: JobStore, steps: int = 4, state: str = "succeeded") -> JobStore:
+    """Write a short run, whose second half of the time was no step."""
+    member = {"member": "node-1.1", "node": "node-1", "rank": 0, "pid": 1}
+    moments = iter([1000.0, *(1001.0 + step for step in range(steps)), *[1001.0 + 2 * steps] * 2])
+    with event_writer(job.events, "coordinator", clock=lambda: next(moments)) as journal:
+        formed = {"generation": 1, "members": [member], "spares": [], "target": 1, "reason": "ready"}
+        journal.append("generation.formed", formed)
+        for step in range(1, steps + 1):
+            loss = 1.0 / step
+            committed = {"step": step, "generation": 1, "loss": loss, "loss_hex": loss.hex(), "step_time_s": 1.0}
+            journal.append("step.committed", committed | {"samples": 8, "world_size": 1, "redone": 0})
+        journal.append("metric.logged", {"step": steps, "values": {"accuracy": 0.5, "odd": "text", "bad": None}})
+        journal.append("job.state", {"state": state, "reason": "every rank finished"})
+    return job
+
+
+async def rows_of(api: Api, query: str = "") -> dict[str, Any]:
+    status, answer = await api("GET", "/runs", params=dict(pair.split("=") for pair in query.split("&") if pair))
+    assert status == 200, answer
+    found: dict[str, Any] = answer
+    return found
+
+
+async def test_each_job_has_a_row_and_only_changes_come_again(api: Api, make_job: MakeJob, store: Store) -> None:
+    first = ended(make_job("first", nodes=1, seed=7, priority=3, queue="team", source="lr = 0.1\n"))
+    second = make_job("second", nodes=2, origin={"notebook": "/work/a.ipynb"})
+    found = await rows_of(api)
+    assert found["whole"] and found["unread"] == 0
+    rows = {row["id"]: row for row in found["rows"]}
+    assert set(rows) == {first.id, second.id}
+    row = rows[first.id]
+    assert (row["state"], row["step"], row["loss"], row["metrics"]) == ("succeeded", 4, 0.25, {"accuracy": 0.5})
+    assert (row["priority"], row["queue"], row["nodes"]) == (3, "team", 1)
+    assert row["parameters"]["seed"] == "7" and row["person"]
+    assert rows[second.id]["notebook"] == "/work/a.ipynb" and rows[second.id]["state"] == "pending"
+    assert row["goodput"] is None and found["unfinished"] == 1
+
+    place = f"since={found['version']}&instance={found['instance']}"
+    after, told = await rows_of(api, place), run_record.read(store, first.id).time.goodput
+    assert [(row["id"], row["goodput"]) for row in after["rows"]] == [(first.id, round(told or 0, 5))], (
+        "what the report says"
+    )
+    assert not after["whole"] and after["unfinished"] == 0
+    place = f"since={after['version']}&instance={found['instance']}"
+    assert (await rows_of(api, place))["rows"] == []
+    ended(second, 2, "failed")
+    assert [row["state"] for row in (await rows_of(api, place))["rows"]] == ["failed"]
+    assert (await rows_of(api, "since=99&instance=other"))["whole"]
+
+
+async def test_labels_and_deletion(api: Api, make_job: MakeJob, store: Store) -> None:
+    jobs = [ended(make_job(name)) for name in ("first", "second")]
+    labels.label(store, jobs[0].id, add=["old"])
+    before = await rows_of(api)
+    both = {"jobs": [job.id for job in jobs]}
+    status, _ = await api("POST", "/runs/labels", both | {"add": ["best"], "remove": ["old"], "note": "look"})
+    assert status == 200
+    place = f"since={before['version']}&instance={before['instance']}"
+    rows = (await rows_of(api, place))["rows"]
+    assert [(row["tags"], row["note"]) for row in rows] == [(["best"], "look")] * 2
+    status, answer = await api("POST", "/runs/labels", both | {"add": ["no tag"]})
+    assert status == 400 and "cannot be a tag" in answer["message"]
+
+    running = make_job("third")
+    status, answer = await api("POST", "/runs/delete", {"jobs": [jobs[0].id, running.id]})
+    assert status == 409 and "is pending" in answer["message"]
+    assert jobs[0].path.is_dir(), "all or none"
+    status, answer = await api("POST", "/runs/delete", {"jobs": [jobs[0].id]})
+    assert status == 200 and answer["said"].startswith(f"deleted: {jobs[0].id}")
+    after = await rows_of(api, place)
+    assert after["gone"] == [jobs[0].id] and {row["id"] for row in after["rows"]} == {jobs[1].id, running.id}
+
+
+async def test_words_are_found_in_sources(api: Api, make_job: MakeJob) -> None:
+    job = make_job("first", source="class Wide(Model): ...\n")
+    make_job("second", source="print(1)\n")
+    rows = {row["id"]: row for row in (await rows_of(api))["rows"]}
+    _, answer = await api("GET", "/runs/sources", params={"word": "wide(m"})
+    assert answer == {"found": {"wide(m": [rows[job.id]["code"]]}}
+
+
+async def test_long_answers_are_compressed(api: Api, make_job: MakeJob, jp_fetch: Any) -> None:
+    for number in range(12):
+        make_job(f"job{number}")
+    asked = {"headers": {"Accept-Encoding": "gzip"}, "decompress_response": False}
+    answer = await jp_fetch(*f"{ROOT}/runs".split("/"), **asked)
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert len(json.loads(gzip.decompress(answer.body))["rows"]) == 12
+
+
+async def test_the_list_of_jobs_follows_labels_of_jobs_that_have_ended(
+    connect: Callable[[], Awaitable[Client]], make_job: MakeJob, store: Store
+) -> None:
+    job = ended(make_job("first"))
+    client = await connect()
+    await client.subscribe("jobs")
+
+    async def tags() -> list[str]:
+        await client.read(30)
+        return next((one["labels"]["tags"] for one in client.jobs or [] if one["id"] == job.id), [])
+
+    await tags()
+    labels.label(store, job.id, add=["best"])
+    while await tags() != ["best"]:
+        pass
+
+
+def test_a_table_reads_a_job_that_has_ended_once(
+    store: Store, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [ended(make_job(f"job{number}")) for number in range(3)]
+    for job in jobs:
+        os.utime(job.events, (time.time() - 60, time.time() - 60))
+    read: list[str] = []
+    real = run_table.FoldedJournal
+    monkeypatch.setattr(run_table, "FoldedJournal", lambda job: read.append(job.id) or real(job))  # type: ignore[func-returns-value]
+    table = RunTable(store)
+    table.changes()
+    assert sorted(read) == sorted(job.id for job in jobs)
+    read.clear()
+    table.changes()
+    assert read == []
+    labels.label(store, jobs[0].id, note="again")
+    assert [row["note"] for row in table.changes(1, table.changes()["instance"])["rows"] if row["note"]] == ["again"]
+    assert set(read) == {jobs[0].id}
+
+
+def test_new_jobs_are_read_a_part_at_a_time(store: Store, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        make_job(f"job{number}")
+    monkeypatch.setattr(run_table, "READ_S", -1.0)
+    assert RunTable(store).changes()["unread"] == 3
+    monkeypatch.undo()
+    assert RunTable(store).changes()["unread"] == 0
