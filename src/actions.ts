@@ -38,6 +38,8 @@ export class Actions {
     private readonly _show: {
       job: (id: string) => void;
       files: (mount: string) => void;
+      runs: () => void;
+      comparison: (ids: string[]) => void;
       example: () => Promise<void>;
     }
   ) {}
@@ -112,6 +114,16 @@ export class Actions {
 
   openJob(id: string): void {
     this._show.job(id);
+  }
+
+  /** The table of all jobs. */
+  openRuns(): void {
+    this._show.runs();
+  }
+
+  /** Curves and differences of some jobs side by side; the first is compared with each other. */
+  compareRuns(ids: string[]): void {
+    this._show.comparison(ids);
   }
 
   /** Show the files of a mount, where there is a file browser. */

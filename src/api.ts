@@ -83,6 +83,91 @@ export interface IPlan {
   picture: string;
 }
 
+/** A row of the table of runs; `code` names its source, `steps` is the planned number. */
+export interface IRun {
+  id: string;
+  name: string;
+  person: string;
+  notebook: string;
+  state: string;
+  reason: string;
+  priority: number;
+  queue: string;
+  backend: string;
+  nodes: number;
+  step: number;
+  steps: number | null;
+  loss: number | null;
+  metrics: Record<string, number>;
+  incidents: number;
+  goodput: number | null;
+  submitted_s: number | null;
+  started_s: number | null;
+  ended_s: number | null;
+  tags: string[];
+  note: string;
+  archived: boolean;
+  code: string;
+  parameters: Record<string, string>;
+}
+
+/** The rows that have changed since an earlier answer; all of them with `whole`. */
+export interface IRuns {
+  instance: string;
+  version: number;
+  whole: boolean;
+  rows: IRun[];
+  gone: string[];
+  /** Jobs that later answers will add. */
+  unread: number;
+  /** Rows whose goodput is not known yet. */
+  unfinished: number;
+}
+
+/** What the server knows of one of the compared jobs. */
+export interface IComparedRun {
+  id: string;
+  name: string;
+  state: string;
+  tags: string[];
+  /** What happened to it. */
+  sentence: string;
+  /** From the first job's source to this one's, as lines of a unified diff. */
+  source_difference: string[];
+}
+
+/** Some jobs side by side; the first is compared with each other. */
+export interface IComparison {
+  jobs: string[];
+  runs: IComparedRun[];
+  identity: {
+    jobs: [string, string];
+    sentence: string;
+    sessions: Record<
+      string,
+      { verdict: string; step: number | null; differs_at: number | null }
+    >;
+  }[];
+  /** code, parameters, environment, packages: name to the value of each job. */
+  differences: Record<string, Record<string, string[]>>;
+  /** How many names of each part are equal, in words. */
+  equal: Record<string, string>;
+  metrics: Record<string, string[]>;
+  /** Name to a curve of each job: step, lowest, highest, last. */
+  curves: Record<string, [number, number, number, number][][]>;
+  times_s: Record<string, number[][]>;
+  /** Whether environments are compared. */
+  environments: boolean;
+}
+
+/** A change of what people write on jobs. */
+export interface ILabelling {
+  add?: string[];
+  remove?: string[];
+  note?: string;
+  archived?: boolean;
+}
+
 /** The target of a fault. */
 export type FaultTarget =
   | { rank: number }
@@ -194,6 +279,37 @@ export class Api {
   /** One page of the jobs that are older than the job `before`, and how many are older still. */
   jobsBefore(before: string): Promise<{ jobs: IJobSummary[]; older: number }> {
     return this._request(`jobs?before=${encodeURIComponent(before)}`);
+  }
+
+  /** The rows of the table of runs that have changed since version `since` of an `instance`. */
+  runs(since: number, instance: string): Promise<IRuns> {
+    return this._request(`runs?since=${since}&instance=${instance}`);
+  }
+
+  /** Which sources contain a word, by the names that runs have for them. */
+  async sourcesWith(words: string[]): Promise<Record<string, string[]>> {
+    const query = words.map(word => `word=${encodeURIComponent(word)}`);
+    const answer = await this._request<{ found: Record<string, string[]> }>(
+      `runs/sources?${query.join('&')}`
+    );
+    return answer.found;
+  }
+
+  compareJobs(jobs: string[]): Promise<IComparison> {
+    const query = jobs.map(job => `job=${encodeURIComponent(job)}`);
+    return this._request(`comparison?${query.join('&')}`);
+  }
+
+  labelRuns(jobs: string[], change: ILabelling): Promise<unknown> {
+    return this._request('runs/labels', { jobs, ...change });
+  }
+
+  /** Delete jobs that have ended, all or none; gives the server's sentence. */
+  async deleteRuns(jobs: string[]): Promise<string> {
+    const answer = await this._request<{ said: string }>('runs/delete', {
+      jobs
+    });
+    return answer.said;
   }
 
   /** A page of what a job's ranks have printed. */

@@ -10,6 +10,8 @@ export namespace CommandIDs {
   export const showPanel = 'hyperpod:show-panel';
   export const showFiles = 'hyperpod:show-files';
   export const openPlanner = 'hyperpod:open-planner';
+  export const openRuns = 'hyperpod:open-runs';
+  export const compareRuns = 'hyperpod:compare-runs';
   export const startCluster = 'hyperpod:start-cluster';
   export const stopCluster = 'hyperpod:stop-cluster';
   export const openJob = 'hyperpod:open-job';
@@ -96,6 +98,7 @@ export function addCommands(
   for (const command of [
     CommandIDs.showPanel,
     CommandIDs.showFiles,
+    CommandIDs.openRuns,
     CommandIDs.openPlanner,
     CommandIDs.startCluster,
     CommandIDs.stopCluster,

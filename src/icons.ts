@@ -58,3 +58,15 @@ export const mountsIcon = new LabIcon({
   </g>
 </svg>`
 });
+
+/** Rows of a table, two of them ticked. */
+export const runsIcon = new LabIcon({
+  name: 'jupyter_hyperpod:runs',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.6" style="fill: none" stroke-linecap="round" stroke-linejoin="round">
+    <path d="M10.500 6.500h9.500M10.500 12h9.500M10.500 17.500h9.500"/>
+    <path d="M3.700 6.500l1.200 1.200 2.200-2.400M3.700 12l1.200 1.200 2.200-2.400"/>
+  </g>
+  <circle class="jp-icon3 jp-icon-selectable" cx="5.300" cy="17.500" r="1.300" fill="#616161"/>
+</svg>`
+});

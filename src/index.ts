@@ -39,8 +39,9 @@ import { HyperpodModel } from './model/model';
 import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
 import { Cells } from './rerun';
-import { followAddress, reveal } from './reveal';
+import { followAddress, reveal, Target } from './reveal';
 import { runPlugin } from './run/plugin';
+import { comparison, runs } from './runs/plugin';
 import { RunningJobs } from './running';
 import { SidebarWidget } from './sidebar/widget';
 import { StatusWidget } from './status';
@@ -79,6 +80,8 @@ const core: JupyterFrontEndPlugin<IShared> = {
     const actions = new Actions(model, trans, {
       job: id => run(CommandIDs.openJob, { id }),
       files: mount => run(CommandIDs.showFiles, { mount }),
+      runs: () => run(CommandIDs.openRuns, {}),
+      comparison: ids => run(CommandIDs.compareRuns, { ids: ids.join(' ') }),
       example: () => openExample(app, trans, browser)
     });
     const shared = { model, actions, trans };
@@ -282,11 +285,7 @@ const dashboard: JupyterFrontEndPlugin<void> = {
       }
     });
     if (router) {
-      followAddress(app, router, target =>
-        'job' in target
-          ? app.commands.execute(CommandIDs.openJob, { id: target.job })
-          : app.commands.execute(CommandIDs.openPlanner)
-      );
+      followAddress(app, router, target => openTarget(app, target));
     }
     void restorer?.restore(tracker, {
       command: CommandIDs.openJob,
@@ -295,6 +294,19 @@ const dashboard: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+function openTarget(app: JupyterFrontEnd, target: Target): Promise<unknown> {
+  if ('job' in target) {
+    return app.commands.execute(CommandIDs.openJob, { id: target.job });
+  }
+  if ('compare' in target) {
+    const ids = target.compare.join(' ');
+    return app.commands.execute(CommandIDs.compareRuns, { ids });
+  }
+  return app.commands.execute(
+    'runs' in target ? CommandIDs.openRuns : CommandIDs.openPlanner
+  );
+}
 
 const planner = view(
   'planner',
@@ -416,6 +428,8 @@ export default [
   files,
   dashboard,
   planner,
+  runs,
+  comparison,
   renderer,
   rerun,
   runPlugin,

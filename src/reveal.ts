@@ -8,16 +8,28 @@ import type { Widget } from '@lumino/widgets';
 /** The query parameter with the view that a page of JupyterLab opens first. */
 const PARAMETER = 'hyperpod-open';
 export const PLANNER = 'planner';
+const RUNS = 'runs';
 const JOB = 'job:';
+const COMPARISON = 'compare:';
 
 /** The view that an address asks for. */
-export type Target = { planner: true } | { job: string };
+export type Target =
+  { planner: true } | { runs: true } | { job: string } | { compare: string[] };
 
 /** The address of a page of JupyterLab that shows `target`. */
 export function pageOf(target: Target, baseUrl: string): string {
-  const value = 'job' in target ? JOB + target.job : PLANNER;
-  const query = `?${PARAMETER}=${encodeURIComponent(value)}`;
+  const query = `?${PARAMETER}=${encodeURIComponent(valueOf(target))}`;
   return URLExt.join(baseUrl, 'lab') + query;
+}
+
+function valueOf(target: Target): string {
+  if ('job' in target) {
+    return JOB + target.job;
+  }
+  if ('compare' in target) {
+    return COMPARISON + target.compare.join(',');
+  }
+  return 'runs' in target ? RUNS : PLANNER;
 }
 
 /** The view in the query of an address; null where there is none of ours. */
@@ -25,6 +37,13 @@ export function targetOf(search: string): Target | null {
   const value = new URLSearchParams(search).get(PARAMETER) ?? '';
   if (value.startsWith(JOB) && value.length > JOB.length) {
     return { job: value.slice(JOB.length) };
+  }
+  if (value.startsWith(COMPARISON)) {
+    const compare = value.slice(COMPARISON.length).split(',').filter(Boolean);
+    return compare.length > 1 ? { compare } : null;
+  }
+  if (value === RUNS) {
+    return { runs: true };
   }
   return value === PLANNER ? { planner: true } : null;
 }

@@ -19,7 +19,7 @@ from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
 from .output_pages import OutputHandler
-from .run_handlers import RunDeletionHandler, RunLabelsHandler, RunsHandler, RunSourcesHandler
+from .run_handlers import ComparisonHandler, RunDeletionHandler, RunLabelsHandler, RunsHandler, RunSourcesHandler
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
@@ -188,6 +188,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/runs/sources", RunSourcesHandler),
     (f"{ROOT}/runs/labels", RunLabelsHandler),
     (f"{ROOT}/runs/delete", RunDeletionHandler),
+    (f"{ROOT}/comparison", ComparisonHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),

@@ -7,11 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from ..control.housekeeping import delete_jobs
 from ..control.runs import labels
+from ..control.runs.verbs import compared_for_browser
+from ..storage.store import Store
 from .base import ApiHandler
 from .errors import RequestRefused
 from .services import JOBS, RUNS
@@ -20,26 +23,23 @@ WORDS = 8
 WORTH_BYTES = 2048  # a shorter answer is sent as it is
 
 
-class TableHandler(ApiHandler):
-    """A base that sends long answers compressed."""
+async def send(handler: ApiHandler, make: Callable[[Store], Any]) -> None:
+    """Answer with what ``make(store)`` returns in a thread, as JSON; a long answer is sent compressed."""
+    zipped = "gzip" in handler.request.headers.get("Accept-Encoding", "")
 
-    async def answer(self, make: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``make(store, …)`` in a thread and send what it returns as JSON."""
-        zipped = "gzip" in self.request.headers.get("Accept-Encoding", "")
+    def encoded(store: Store) -> tuple[bytes, bool]:
+        content = json.dumps(make(store), separators=(",", ":"), allow_nan=False).encode()
+        worth = zipped and len(content) > WORTH_BYTES
+        return (gzip.compress(content, 2), True) if worth else (content, False)
 
-        def encoded(*given: Any) -> tuple[bytes, bool]:
-            content = json.dumps(make(*given), separators=(",", ":"), allow_nan=False).encode()
-            worth = zipped and len(content) > WORTH_BYTES
-            return (gzip.compress(content, 2), True) if worth else (content, False)
-
-        content, is_zipped = await self.call(encoded, *arguments)
-        if is_zipped:
-            self.set_header("Content-Encoding", "gzip")
-        self.set_header("Vary", "Accept-Encoding")
-        self.finish(content)
+    content, is_zipped = await handler.call(encoded)
+    if is_zipped:
+        handler.set_header("Content-Encoding", "gzip")
+    handler.set_header("Vary", "Accept-Encoding")
+    handler.finish(content)
 
 
-class RunsHandler(TableHandler):
+class RunsHandler(ApiHandler):
     """The rows of the run table that have changed."""
 
     auth_resource = JOBS
@@ -50,10 +50,10 @@ class RunsHandler(TableHandler):
         since, instance = self.get_query_argument("since", "0"), self.get_query_argument("instance", "")
         if not since.isdecimal() or len(since) > 15:
             raise RequestRefused(400, f"since is {since[:80]!r}; expected the version of an earlier answer")
-        await self.answer(lambda store: self.services.run_table.changes(int(since), instance))
+        await send(self, lambda store: self.services.run_table.changes(int(since), instance))
 
 
-class RunSourcesHandler(TableHandler):
+class RunSourcesHandler(ApiHandler):
     """Which sources of jobs contain words."""
 
     auth_resource = JOBS
@@ -62,10 +62,10 @@ class RunSourcesHandler(TableHandler):
     @authorized
     async def get(self) -> None:
         words = list(dict.fromkeys(word[:200] for word in self.get_query_arguments("word") if word))[:WORDS]
-        await self.answer(lambda store: {"found": self.services.run_table.sources_with(words)})
+        await send(self, lambda store: {"found": self.services.run_table.sources_with(words)})
 
 
-class RunLabelsHandler(TableHandler):
+class RunLabelsHandler(ApiHandler):
     """Tags, the note and the archive of some jobs."""
 
     auth_resource = RUNS
@@ -78,7 +78,7 @@ class RunLabelsHandler(TableHandler):
         self.finish(json.dumps({"jobs": changed}))
 
 
-class RunDeletionHandler(TableHandler):
+class RunDeletionHandler(ApiHandler):
     """Delete jobs that have ended, all or none."""
 
     auth_resource = RUNS
@@ -90,3 +90,17 @@ class RunDeletionHandler(TableHandler):
         said = found.lines[0]
         self.log.info("%s, as %s asked", said, self.identity() or "the only user")
         self.finish(json.dumps({"jobs": [job["id"] for job in found.record], "said": said}))
+
+
+class ComparisonHandler(ApiHandler):
+    """Some jobs side by side; of their environments only for those who may read everything about runs."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        names = self.get_query_arguments("job")
+        allowed = self.authorizer.is_authorized(self, self.current_user, "read", RUNS)
+        whole = bool(await ensure_async(allowed))
+        await send(self, lambda store: compared_for_browser(store, names, whole))

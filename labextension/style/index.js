@@ -1,4 +1,6 @@
 import 'uplot/dist/uPlot.min.css';
 import './base.css';
 import './run.css';
+import './runs.css';
+import './compare.css';
 import './forced.css';

@@ -15,6 +15,7 @@ import {
 } from '../components/parts';
 import { failureOf, progress, traffic } from '../derive';
 import { formatDuration, formatLoss } from '../format';
+import { runsIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { tellRefusal } from '../refusals';
@@ -46,6 +47,13 @@ export function JobsSection(): JSX.Element {
     <Section
       title={trans.__('Jobs')}
       count={jobs.length + olderJobs || undefined}
+      actions={
+        <Button
+          icon={runsIcon}
+          title={trans.__('All runs in one table')}
+          onClick={() => actions.openRuns()}
+        />
+      }
     >
       {shown.length === 0 && <Empty />}
       {shown.length > 0 && (

@@ -84,7 +84,7 @@ async def test_strangers_are_refused_everywhere(
 def resource_of(path: str) -> str:
     if path.endswith("/fault"):
         return "jupyter_hyperpod.faults"
-    if path == "/runs" or path == "/runs/sources":
+    if path in ("/runs", "/runs/sources", "/comparison"):
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}

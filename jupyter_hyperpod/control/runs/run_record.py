@@ -232,14 +232,13 @@ class _Reader:
         if not fresh:
             return
         self._last = session, step, event.time_s
-        self._add(session, LOSS, step, data["loss"])
+        self._add(session, LOSS, event, data["loss"])
         follows = count > 1 and session == before_session
         took_s = event.time_s - before_s if follows else count * data["step_time_s"]
         if took_s > 0:
-            self._add(session, RATE, step, data["samples"] / took_s)
+            self._add(session, RATE, event, data["samples"] / took_s)
 
     def _logged(self, event: Event) -> None:
-        step = event.data["step"]
         for name, value in event.data["values"].items():
             if name not in self._names and len(self._names) >= METRICS_KEPT:
                 self._record.left_out += 1
@@ -247,13 +246,13 @@ class _Reader:
             self._names.add(name)
             shown = f"{name} (logged)" if name in (LOSS, RATE) else name
             number = isinstance(value, int | float)
-            self._add(self._session, shown, step, float(value) if number else None)
+            self._add(self._session, shown, event, float(value) if number else None)
 
-    def _add(self, session: int, name: str, step: int, value: float | None) -> None:
+    def _add(self, session: int, name: str, event: Event, value: float | None) -> None:
         curves = self._record.curves
         if (session, name) not in curves and len(curves) >= METRICS_KEPT + 2 * SESSIONS_KEPT:
             return
-        curves.setdefault((session, name), Series()).add(step, value)
+        curves.setdefault((session, name), Series()).add(event.data["step"], value, event.time_s)
 
 
 def _read_directory(store: Store, job: JobStore, record: RunRecord) -> None:

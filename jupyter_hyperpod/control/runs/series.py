@@ -12,12 +12,13 @@ PLACES = 256
 
 
 class CurvePlace(NamedTuple):
-    """The values of ``stride`` neighbouring steps; ``step`` and ``last`` are those of the last one that is known."""
+    """The values of ``stride`` neighbouring steps; all but the extremes are those of the last one that is known."""
 
     step: int
     low: float
     high: float
     last: float
+    time_s: float = 0.0
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Series:
     last: float | None = None
     last_step: int = 0
 
-    def add(self, step: int, value: float | None) -> None:
+    def add(self, step: int, value: float | None, time_s: float = 0.0) -> None:
         """Add the value of a step; None and what is not finite are counted, not drawn."""
         if self.count and step < self.last_step:
             return
@@ -40,7 +41,7 @@ class Series:
         if value is None or not math.isfinite(value):
             self.not_finite += 1
             return
-        fresh = CurvePlace(step, value, value, value)
+        fresh = CurvePlace(step, value, value, value, time_s)
         if self.places and self.places[-1].step // self.stride == step // self.stride:
             self.places[-1] = _joined(self.places[-1], fresh)
         else:
@@ -84,4 +85,4 @@ class Series:
 
 
 def _joined(one: CurvePlace, other: CurvePlace) -> CurvePlace:
-    return CurvePlace(other.step, min(one.low, other.low), max(one.high, other.high), other.last)
+    return CurvePlace(other.step, min(one.low, other.low), max(one.high, other.high), other.last, other.time_s)

@@ -18,6 +18,7 @@ from ..report import loss_text
 from ..text_tables import Table
 from .losses import ExactLosses
 from .run_record import LOSS, RATE, RunRecord
+from .series import CurvePlace
 
 DIFF_LINES = 1500
 COMPARED_CHARACTERS = 400_000  # of longer sources only the digests are compared: the comparison takes its square
@@ -104,6 +105,7 @@ class JobComparison:
             "packages_may_change": self.changes,
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "curves": {name: _curves(self.records, name) for name in curve_names(self.records)},
+            "times_s": {name: _times(self.records, name) for name in curve_names(self.records)},
         }
 
     def table(self, part: str) -> Table:
@@ -209,12 +211,21 @@ def curve_names(records: Sequence[RunRecord]) -> list[str]:
 
 def _curves(records: Sequence[RunRecord], name: str) -> list[list[list[float]]]:
     """By job: [step, lowest, highest, last] of each place that is kept of a curve, in its newest session."""
-    found = []
-    for record in records:
-        sessions = [session for session, known in record.curves if known == name]
-        places = record.curves[max(sessions), name].places if sessions else []
-        found.append([[place.step, place.low, place.high, place.last] for place in places])
-    return found
+    return [[[place.step, place.low, place.high, place.last] for place in _newest(one, name)] for one in records]
+
+
+def _times(records: Sequence[RunRecord], name: str) -> list[list[float]]:
+    """By job: the seconds from its start to each of these places."""
+    starts = [one.view["started_s"] or one.view["submitted_s"] or 0.0 for one in records]
+    return [
+        [round(place.time_s - start_s, 3) for place in _newest(one, name)]
+        for one, start_s in zip(records, starts, strict=True)
+    ]
+
+
+def _newest(record: RunRecord, name: str) -> Sequence[CurvePlace]:
+    sessions = [session for session, known in record.curves if known == name]
+    return record.curves[max(sessions), name].places if sessions else []
 
 
 def source_difference(one: RunRecord, other: RunRecord) -> list[str]:

@@ -55,15 +55,46 @@ def report(store: Store, job: str, output: str | None) -> Answer:
     return Answer(told, None, [sentence, f"{path}: {format_bytes(size)}"])
 
 
-def compared(store: Store, jobs: Sequence[str]) -> JobComparison:
-    """Read and compare jobs. Raises NotFound, SpecError for fewer than two or too many."""
+def compared(store: Store, jobs: Sequence[str], *, environments: bool = True) -> JobComparison:
+    """Read and compare jobs, with what is known of their ``environments`` or without.
+
+    Raises NotFound, SpecError for fewer than two or too many.
+    """
     named = {job: lookup.job_id(store, job) for job in jobs}
     ids = list(dict.fromkeys(named.values()))
+    if not ids:
+        raise SpecError(f"no job to be compared; name 2 to {MOST_JOBS}")
     if len(ids) < 2:
         raise SpecError(_one_job(store, list(jobs), ids[0]))
     if len(ids) > MOST_JOBS:
         raise SpecError(f"{len(ids)} jobs are too many to be compared; name 2 to {MOST_JOBS}")
-    return side_by_side.compare([read(store, job_id, output=False) for job_id in ids])
+    records = [read(store, job_id, output=False) for job_id in ids]
+    if not environments:
+        for record in records:
+            record.fingerprint = {}
+    return side_by_side.compare(records)
+
+
+def compared_for_browser(store: Store, jobs: Sequence[str], environments: bool) -> dict[str, Any]:
+    """A comparison as `JobComparison.to_json` has it, with the runs and the differences of their sources.
+
+    Raises the errors of `compared`.
+    """
+    found = compared(store, jobs, environments=environments)
+    first = found.records[0]
+    runs = [
+        {
+            "id": record.job_id,
+            "name": record.view["name"] or record.job_id,
+            "state": record.view["state"],
+            "tags": record.view["labels"]["tags"],
+            "sentence": what_happened(record),
+            "source_difference": side_by_side.source_difference(first, record),
+        }
+        for record in found.records
+    ]
+    equal = {part: found.equal(part) for part in found.alike}
+    return found.to_json() | {"runs": runs, "equal": equal, "environments": environments}
 
 
 def _one_job(store: Store, words: Sequence[str], job_id: str) -> str:

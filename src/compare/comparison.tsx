@@ -1,0 +1,320 @@
+import { downloadIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { ApiError, IComparison } from '../api';
+import { Part } from '../components/boundary';
+import { useShared } from '../components/context';
+import { Button, StateChip } from '../components/parts';
+import { Connection } from '../sidebar/sidebar';
+import { Chart, IMark } from './chart';
+import { csv, IView, lines } from './curves';
+import { Differences, Sources } from './differences';
+import { save } from './save';
+
+/** Metrics whose names begin alike are many: those beyond the first are drawn when they are asked for. */
+const DRAWN = 12;
+
+/** Some runs side by side: until where they are the same, their curves, and what differs. */
+export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
+  const { model, trans } = useShared();
+  const [found, setFound] = React.useState<IComparison | null>(null);
+  const [problem, setProblem] = React.useState('');
+  const wanted = ids.join(' ');
+  const ask = React.useCallback(async () => {
+    try {
+      setFound(await model.api.compareJobs(wanted.split(' ')));
+      setProblem('');
+    } catch (error) {
+      setProblem(error instanceof ApiError ? error.message : `${error}`);
+    }
+  }, [model, wanted]);
+  React.useEffect(() => void ask(), [ask]);
+  return (
+    <>
+      <Connection />
+      {problem && (
+        <p className="jp-Hp-banner" role="status">
+          {problem}
+          <Button onClick={ask}>{trans.__('Try again')}</Button>
+        </p>
+      )}
+      {found === null && !problem && (
+        <p className="jp-Hp-quiet" role="status">
+          {trans.__('The journals of these runs are being read…')}
+        </p>
+      )}
+      {found && <Found found={found} again={ask} />}
+    </>
+  );
+}
+
+function Found(props: {
+  found: IComparison;
+  again: () => Promise<void>;
+}): JSX.Element {
+  const { found } = props;
+  const { trans } = useShared();
+  const [view, setView] = React.useState<IView>({
+    axis: 'step',
+    logarithmic: false,
+    smoothing: 0,
+    range: null
+  });
+  const [hidden, setHidden] = React.useState<ReadonlySet<number>>(new Set());
+  const [all, setAll] = React.useState(false);
+  const names = Object.keys(found.curves).filter(name =>
+    found.curves[name].some(places => places.length > 0)
+  );
+  const shown = all ? names : names.slice(0, DRAWN);
+  const marks = marksOf(found);
+  const toggle = (run: number) => {
+    const after = new Set(hidden);
+    if (!after.delete(run)) {
+      after.add(run);
+    }
+    setHidden(after);
+  };
+  return (
+    <>
+      <Part name={trans.__('The runs')}>
+        <Legend found={found} hidden={hidden} toggle={toggle} />
+        <Identity found={found} />
+      </Part>
+      <div className="jp-Hp-chartbar">
+        <ViewChoice view={view} onChange={setView} />
+        <span className="jp-Hp-actions">
+          <Button onClick={props.again}>{trans.__('Read again')}</Button>
+          <Button
+            icon={downloadIcon}
+            title={trans.__('Save all values of all curves as a table (CSV)')}
+            onClick={() =>
+              save(new Blob([csv(found)], { type: 'text/csv' }), 'curves.csv')
+            }
+          >
+            {trans.__('CSV')}
+          </Button>
+        </span>
+      </div>
+      <Part name={trans.__('The curves')}>
+        <div className="jp-Hp-charts">
+          {shown.map(name => (
+            <Chart
+              key={name}
+              name={name}
+              lines={lines(found, name, view, hidden)}
+              names={found.jobs}
+              view={view}
+              marks={marks}
+              onRange={range => setView({ ...view, range })}
+            />
+          ))}
+        </div>
+        {names.length > shown.length && (
+          <div>
+            <Button onClick={() => setAll(true)}>
+              {trans._n(
+                'Draw %1 more curve',
+                'Draw %1 more curves',
+                names.length - shown.length
+              )}
+            </Button>
+          </div>
+        )}
+      </Part>
+      <Part name={trans.__('The differences')}>
+        <Differences found={found} />
+      </Part>
+      <Part name={trans.__('The code')}>
+        <Sources found={found} />
+      </Part>
+    </>
+  );
+}
+
+/** Where pairs of runs begin to differ. */
+function marksOf(found: IComparison): IMark[] {
+  return found.identity.flatMap(pair => {
+    const sessions = Object.values(pair.sessions);
+    const at = sessions.length === 1 ? sessions[0].differs_at : null;
+    return at === null ? [] : [{ step: at, text: pair.sentence }];
+  });
+}
+
+/** The runs with their colours; one that is pressed again is drawn again. */
+function Legend(props: {
+  found: IComparison;
+  hidden: ReadonlySet<number>;
+  toggle: (run: number) => void;
+}): JSX.Element {
+  const { actions, trans } = useShared();
+  return (
+    <ul className="jp-Hp-compared">
+      {props.found.runs.map((run, at) => (
+        <li key={run.id} data-colour={at}>
+          <button
+            type="button"
+            className="jp-Hp-swatch"
+            aria-pressed={!props.hidden.has(at)}
+            aria-label={trans.__('Draw %1', run.id)}
+            title={trans.__('Draw %1', run.id)}
+            onClick={() => props.toggle(at)}
+          >
+            <svg width="22" height="8" aria-hidden>
+              <line
+                x1="0"
+                x2="22"
+                y1="4"
+                y2="4"
+                strokeDasharray={
+                  ['', '7 3', '2 3', '9 3 2 3', '5 5', '1 3'][at] || undefined
+                }
+              />
+            </svg>
+          </button>
+          <button
+            type="button"
+            className="jp-Hp-link jp-Hp-strong"
+            onClick={() => actions.openJob(run.id)}
+          >
+            {run.name}
+          </button>
+          <span className="jp-Hp-id">
+            {run.id.slice(run.id.lastIndexOf('-') + 1)}
+          </span>
+          <StateChip state={run.state} trans={trans} />
+          {run.tags.map(tag => (
+            <span key={tag} className="jp-Hp-tag">
+              {tag}
+            </span>
+          ))}
+          <span className="jp-Hp-small jp-Hp-clip" title={run.sentence}>
+            {run.sentence}
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** Until which step runs are the same to the last bit, in the words of the server. */
+function Identity({ found }: { found: IComparison }): JSX.Element {
+  return (
+    <ul className="jp-Hp-identity">
+      {found.identity.map(pair => {
+        const verdicts = Object.values(pair.sessions).map(one => one.verdict);
+        const verdict = verdicts.includes('different')
+          ? 'different'
+          : verdicts.includes('same')
+            ? 'same'
+            : 'unknown';
+        return (
+          <li key={pair.jobs.join()} data-verdict={verdict}>
+            {pair.sentence}.
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+/** How curves are drawn. */
+function ViewChoice(props: {
+  view: IView;
+  onChange: (view: IView) => void;
+}): JSX.Element {
+  const { view, onChange } = props;
+  const { trans } = useShared();
+  const id = React.useId();
+  return (
+    <>
+      <div className="jp-Hp-choices" role="group" aria-label={trans.__('Axis')}>
+        {(['step', 'time'] as const).map(axis => (
+          <button
+            key={axis}
+            type="button"
+            aria-pressed={view.axis === axis}
+            onClick={() => onChange({ ...view, axis, range: null })}
+          >
+            {axis === 'step' ? trans.__('Step') : trans.__('Time')}
+          </button>
+        ))}
+      </div>
+      <label className="jp-Hp-row">
+        <input
+          type="checkbox"
+          checked={view.logarithmic}
+          onChange={() => onChange({ ...view, logarithmic: !view.logarithmic })}
+        />
+        {trans.__('Logarithmic')}
+      </label>
+      <span className="jp-Hp-row">
+        <label htmlFor={id}>{trans.__('Smoothing')}</label>
+        <input
+          id={id}
+          type="range"
+          min={0}
+          max={0.99}
+          step={0.01}
+          value={view.smoothing}
+          aria-valuetext={view.smoothing.toFixed(2)}
+          onChange={event =>
+            onChange({ ...view, smoothing: event.target.valueAsNumber })
+          }
+        />
+        <span className="jp-Hp-small">{view.smoothing.toFixed(2)}</span>
+      </span>
+      <RangeChoice view={view} onChange={onChange} />
+    </>
+  );
+}
+
+/** The part of the axis that is shown, as two numbers: what a drag does, without a mouse. */
+function RangeChoice(props: {
+  view: IView;
+  onChange: (view: IView) => void;
+}): JSX.Element {
+  const { view, onChange } = props;
+  const { trans } = useShared();
+  const [text, setText] = React.useState(['', '']);
+  React.useEffect(() => {
+    setText(
+      view.range ? view.range.map(value => `${+value.toFixed(1)}`) : ['', '']
+    );
+  }, [view.range]);
+  const take = () => {
+    const [from, to] = text.map(Number);
+    if (text.every(Boolean) && from < to) {
+      onChange({ ...view, range: [from, to] });
+    } else if (!text.some(Boolean)) {
+      onChange({ ...view, range: null });
+    }
+  };
+  return (
+    <span className="jp-Hp-row jp-Hp-range">
+      {[trans.__('From'), trans.__('to')].map((label, at) => (
+        <label key={at} className="jp-Hp-row">
+          {label}
+          <input
+            className="jp-Hp-select"
+            inputMode="decimal"
+            value={text[at]}
+            onChange={event => {
+              const after = [...text];
+              after[at] = event.target.value;
+              setText(after);
+            }}
+            onBlur={take}
+            onKeyDown={event => event.key === 'Enter' && take()}
+          />
+        </label>
+      ))}
+      <Button
+        disabled={view.range === null}
+        title={trans.__('Show the whole axis; so does a double click')}
+        onClick={() => onChange({ ...view, range: null })}
+      >
+        {trans.__('All')}
+      </Button>
+    </span>
+  );
+}

@@ -1,0 +1,340 @@
+/** The grid of the table of runs: only the rows that are on the screen exist, however many there are. */
+
+import { caretDownIcon, caretUpIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import type { IRun } from '../api';
+import { useShared } from '../components/context';
+import { StateChip } from '../components/parts';
+import type { IColumn } from './columns';
+import { EditableCell } from './editable';
+import type { IIndexed } from './filter';
+
+const ROW = 30;
+const HEAD = 32;
+/** Rows beyond the edges, so that scrolling shows no gap. */
+const OVERSCAN = 10;
+const TICK = 36;
+
+export interface IOrder {
+  column: string;
+  descending: boolean;
+}
+
+interface IProps {
+  rows: readonly IIndexed[];
+  columns: readonly IColumn[];
+  order: IOrder;
+  onOrder: (order: IOrder) => void;
+  ticked: ReadonlySet<string>;
+  onTick: (ids: string[], on: boolean) => void;
+  onOpen: (run: IRun) => void;
+  onDelete: (run: IRun) => void;
+  onTags: (run: IRun, text: string) => Promise<boolean>;
+  onNote: (run: IRun, text: string) => Promise<boolean>;
+}
+
+export function Grid(props: IProps): JSX.Element {
+  const { rows, columns, ticked } = props;
+  const { trans } = useShared();
+  const box = React.useRef<HTMLDivElement>(null);
+  const { first, last } = useWindow(box, rows.length);
+  const [active, setActive] = React.useState(0);
+  const focus = React.useRef(false);
+  const here = Math.min(active, rows.length - 1);
+
+  React.useEffect(() => {
+    if (focus.current) {
+      focus.current = false;
+      box.current
+        ?.querySelector<HTMLElement>(`[data-index="${here}"]`)
+        ?.focus({ preventScroll: true });
+    }
+  });
+
+  const go = (index: number) => {
+    const next = Math.max(0, Math.min(rows.length - 1, index));
+    const host = box.current!;
+    const top = next * ROW;
+    if (top < host.scrollTop) {
+      host.scrollTop = top;
+    } else if (top + ROW + HEAD > host.scrollTop + host.clientHeight) {
+      host.scrollTop = top + ROW + HEAD - host.clientHeight;
+    }
+    focus.current = true;
+    setActive(next);
+  };
+
+  const onKeyDown = (event: React.KeyboardEvent<HTMLDivElement>) => {
+    const target = event.target as HTMLElement;
+    if (target.getAttribute('role') !== 'row' || here < 0) {
+      return;
+    }
+    const run = rows[here].run;
+    const page = Math.floor((box.current!.clientHeight - HEAD) / ROW) - 1;
+    const moves: Record<string, () => void> = {
+      ArrowDown: () => go(here + 1),
+      ArrowUp: () => go(here - 1),
+      PageDown: () => go(here + page),
+      PageUp: () => go(here - page),
+      Home: () => go(0),
+      End: () => go(rows.length - 1),
+      Enter: () => props.onOpen(run),
+      ' ': () => props.onTick([run.id], !ticked.has(run.id)),
+      Delete: () => props.onDelete(run)
+    };
+    if (Object.hasOwn(moves, event.key)) {
+      event.preventDefault();
+      event.stopPropagation();
+      moves[event.key]();
+    }
+  };
+
+  const template = [
+    `${TICK}px`,
+    ...columns.map((column, index) =>
+      index === columns.length - 1
+        ? `minmax(${column.width}px, 1fr)`
+        : `${column.width}px`
+    )
+  ].join(' ');
+  const all = rows.length > 0 && rows.every(({ run }) => ticked.has(run.id));
+  return (
+    <div
+      ref={box}
+      className="jp-Hp-grid"
+      role="grid"
+      aria-label={trans.__('Runs')}
+      aria-rowcount={rows.length + 1}
+      aria-colcount={columns.length + 1}
+      aria-multiselectable
+      style={{ '--hp-columns': template } as React.CSSProperties}
+      onKeyDown={onKeyDown}
+    >
+      <div role="rowgroup" className="jp-Hp-gridhead">
+        <div role="row" aria-rowindex={1} className="jp-Hp-gridrow">
+          <div role="columnheader" className="jp-Hp-cell" data-sticky="tick">
+            <input
+              type="checkbox"
+              aria-label={trans.__('Tick all')}
+              checked={all}
+              disabled={rows.length === 0}
+              onChange={() =>
+                props.onTick(
+                  rows.map(({ run }) => run.id),
+                  !all
+                )
+              }
+            />
+          </div>
+          {columns.map(column => (
+            <Header key={column.id} {...props} column={column} />
+          ))}
+        </div>
+      </div>
+      <div
+        role="rowgroup"
+        className="jp-Hp-gridbody"
+        style={{ height: rows.length * ROW }}
+      >
+        {rows.slice(first, last).map(({ run }, offset) => {
+          const index = first + offset;
+          return (
+            <Row
+              key={run.id}
+              {...props}
+              run={run}
+              index={index}
+              isActive={index === here}
+              isTicked={ticked.has(run.id)}
+              onFocus={() => setActive(index)}
+            />
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+/** The rows that are on the screen, and some beyond. */
+function useWindow(
+  box: React.RefObject<HTMLDivElement>,
+  count: number
+): { first: number; last: number } {
+  const [place, setPlace] = React.useState({ top: 0, height: 800 });
+  React.useLayoutEffect(() => {
+    const host = box.current!;
+    const look = () => {
+      const step = ROW * OVERSCAN;
+      const top = Math.floor(host.scrollTop / step) * step;
+      const height = host.clientHeight || 800;
+      setPlace(before =>
+        before.top === top && before.height === height
+          ? before
+          : { top, height }
+      );
+    };
+    look();
+    host.addEventListener('scroll', look, { passive: true });
+    const size = new ResizeObserver(look);
+    size.observe(host);
+    return () => {
+      host.removeEventListener('scroll', look);
+      size.disconnect();
+    };
+  }, [box]);
+  const first = Math.max(0, Math.floor(place.top / ROW) - OVERSCAN);
+  const last = Math.ceil((place.top + place.height) / ROW) + 2 * OVERSCAN;
+  return { first: Math.min(first, count), last: Math.min(last, count) };
+}
+
+function Header(props: IProps & { column: IColumn }): JSX.Element {
+  const { column, order } = props;
+  const sorts = order.column === column.id;
+  const Caret = order.descending ? caretDownIcon : caretUpIcon;
+  return (
+    <div
+      role="columnheader"
+      className="jp-Hp-cell"
+      data-numeric={column.numeric || undefined}
+      data-sticky={column.id === 'name' ? 'name' : undefined}
+      aria-sort={
+        sorts ? (order.descending ? 'descending' : 'ascending') : 'none'
+      }
+    >
+      <button
+        type="button"
+        title={column.label}
+        onClick={() =>
+          props.onOrder({
+            column: column.id,
+            descending: sorts ? !order.descending : !!column.numeric
+          })
+        }
+      >
+        <span className="jp-Hp-clip">{column.label}</span>
+        {sorts && <Caret.react tag="span" elementSize="small" />}
+      </button>
+    </div>
+  );
+}
+
+const Row = React.memo(
+  function Row(
+    props: IProps & {
+      run: IRun;
+      index: number;
+      isActive: boolean;
+      isTicked: boolean;
+      onFocus: () => void;
+    }
+  ): JSX.Element {
+    const { run, index, isTicked } = props;
+    const { trans } = useShared();
+    return (
+      <div
+        role="row"
+        className="jp-Hp-gridrow"
+        aria-rowindex={index + 2}
+        aria-selected={isTicked}
+        data-index={index}
+        data-archived={run.archived || undefined}
+        tabIndex={props.isActive ? 0 : -1}
+        style={{ transform: `translateY(${index * ROW}px)` }}
+        onFocus={props.onFocus}
+        onDoubleClick={event => {
+          if (!(event.target as HTMLElement).closest('button, input')) {
+            props.onOpen(run);
+          }
+        }}
+      >
+        <div role="gridcell" className="jp-Hp-cell" data-sticky="tick">
+          <input
+            type="checkbox"
+            tabIndex={props.isActive ? 0 : -1}
+            aria-label={trans.__('Tick %1', run.id)}
+            checked={isTicked}
+            onChange={() => props.onTick([run.id], !isTicked)}
+          />
+        </div>
+        {props.columns.map(column => (
+          <div
+            key={column.id}
+            role="gridcell"
+            className="jp-Hp-cell"
+            data-numeric={column.numeric || undefined}
+            data-sticky={column.id === 'name' ? 'name' : undefined}
+            title={column.title?.(run) || undefined}
+          >
+            <Content {...props} column={column} />
+          </div>
+        ))}
+      </div>
+    );
+  },
+  (before, after) =>
+    before.run === after.run &&
+    before.index === after.index &&
+    before.isActive === after.isActive &&
+    before.isTicked === after.isTicked &&
+    before.columns === after.columns &&
+    after.run.ended_s !== null
+);
+
+function Content(
+  props: IProps & { run: IRun; column: IColumn; isActive: boolean }
+): JSX.Element {
+  const { run, column } = props;
+  const { trans } = useShared();
+  switch (column.id) {
+    case 'name':
+      return (
+        <>
+          <button
+            type="button"
+            className="jp-Hp-link jp-Hp-clip"
+            title={run.id}
+            tabIndex={props.isActive ? 0 : -1}
+            onClick={() => props.onOpen(run)}
+          >
+            {run.name}
+          </button>
+          <span className="jp-Hp-id">
+            {run.id.slice(run.id.lastIndexOf('-') + 1)}
+          </span>
+        </>
+      );
+    case 'state':
+      return <StateChip state={run.state} trans={trans} />;
+    case 'tags':
+      return (
+        <EditableCell
+          value={run.tags.join(' ')}
+          label={trans.__('Tags of %1', run.id)}
+          hint={trans.__('Tags, with spaces between them')}
+          focusable={props.isActive}
+          onSave={text => props.onTags(run, text)}
+        >
+          {run.tags.map(tag => (
+            <span key={tag} className="jp-Hp-tag">
+              {tag}
+            </span>
+          ))}
+        </EditableCell>
+      );
+    case 'note':
+      return (
+        <EditableCell
+          value={run.note}
+          label={trans.__('Note of %1', run.id)}
+          hint={trans.__('Note')}
+          focusable={props.isActive}
+          onSave={text => props.onNote(run, text)}
+        >
+          {run.note && <span className="jp-Hp-clip">{run.note}</span>}
+        </EditableCell>
+      );
+    default:
+      return <span className="jp-Hp-clip">{column.text(run)}</span>;
+  }
+}
