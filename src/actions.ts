@@ -131,6 +131,20 @@ export class Actions {
     this._show.files(mount);
   }
 
+  /** Ask where else a job is to run, and submit it there. */
+  async promote(id: string, name: string, backend: string): Promise<void> {
+    const { promote } = await import('./promote/dialog');
+    const shared = { model: this._model, actions: this, trans: this._trans };
+    try {
+      const promoted = await promote(shared, { id, name, backend });
+      if (promoted) {
+        this.openJob(promoted);
+      }
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
   async startCluster(): Promise<void> {
     const { nodes, spares } = this.preferences;
     await this._ask(api => api.startCluster({ nodes, spares }));

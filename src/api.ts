@@ -160,6 +160,41 @@ export interface IComparison {
   environments: boolean;
 }
 
+/** What is chosen for a promotion; what is left out stays as it was. */
+export interface IPromotionChoice {
+  backend: string;
+  nodes?: number;
+  elastic?: string;
+  name?: string;
+  queue?: string;
+  slurm?: Record<string, string>;
+}
+
+/** Something that is not as in the earlier job; `asks`: nobody chose it. */
+export interface IPromotionChange {
+  part: string;
+  name: string;
+  then: string;
+  now: string;
+  change: string;
+  asks: boolean;
+}
+
+/** What would be submitted to another backend. */
+export interface IPromotion {
+  job: string;
+  backend: string;
+  code: string;
+  nodes: number;
+  elastic: string;
+  name: string;
+  queue: string;
+  options: Record<string, string>;
+  sentence: string;
+  changes: IPromotionChange[];
+  asks: number;
+}
+
 /** A change of what people write on jobs. */
 export interface ILabelling {
   add?: string[];
@@ -298,6 +333,24 @@ export class Api {
   compareJobs(jobs: string[]): Promise<IComparison> {
     const query = jobs.map(job => `job=${encodeURIComponent(job)}`);
     return this._request(`comparison?${query.join('&')}`);
+  }
+
+  /** What a job would be on another backend; submits nothing. */
+  planPromotion(id: string, choice: IPromotionChoice): Promise<IPromotion> {
+    return this._request(`jobs/${encodeURIComponent(id)}/promotion`, choice);
+  }
+
+  /** Submit a job to another backend; gives the new job's id. */
+  async promote(
+    id: string,
+    choice: IPromotionChoice,
+    accept: boolean
+  ): Promise<string> {
+    const answer = await this._request<{ id: string }>(
+      `jobs/${encodeURIComponent(id)}/promote`,
+      { ...choice, accept }
+    );
+    return answer.id;
   }
 
   labelRuns(jobs: string[], change: ILabelling): Promise<unknown> {

@@ -70,3 +70,13 @@ export const runsIcon = new LabIcon({
   <circle class="jp-icon3 jp-icon-selectable" cx="5.300" cy="17.500" r="1.300" fill="#616161"/>
 </svg>`
 });
+
+/** Up to a larger place. */
+export const promoteIcon = new LabIcon({
+  name: 'jupyter_hyperpod:promote',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.8" style="fill: none" stroke-linecap="round" stroke-linejoin="round">
+    <path d="M4.500 19.500h15M12 15.500v-11M7.500 9 12 4.500 16.500 9"/>
+  </g>
+</svg>`
+});

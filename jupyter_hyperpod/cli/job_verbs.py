@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..control import jobs, lookup, report, watch
 from ..control.prospect import prospect
-from ..control.runs import printed
+from ..control.runs import printed, promote
 from ..control.sentences import event_sentence
 from ..control.sources.source import read_file
 from ..control.submit_options import job_name, shown_fields, spec_fields
@@ -63,6 +63,16 @@ def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal:
 def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.submit_again(store, lookup.job_id(store, options.job), options.name, options.env)
     return _submitted(job_id, options, store, terminal)
+
+
+def run_promote(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer, new = promote.run(store, lookup.job_id(store, options.job), options)
+    if options.json and not options.follow:
+        return terminal.answer(options, answer.record)
+    if answer.table is not None and not options.json:
+        for line in [*answer.lines, answer.table.render(terminal.paint)]:
+            terminal.line(line) if options.dry_run else terminal.note(line)
+    return _submitted(new, options, store, terminal) if new else 0
 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:

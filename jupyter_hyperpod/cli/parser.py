@@ -11,6 +11,7 @@ from ..control.doctor import checkup
 from ..control.option_parser import explained, help_format, placed
 from ..control.parity import environment_verbs
 from ..control.report import JOBS_SHOWN
+from ..control.runs import promote
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.sweeps import verbs as sweeps
@@ -141,6 +142,10 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     rerun = verbs.add("rerun", "run a job again: the same code, the same specification", job=True)
     add_rerun_options(rerun)
     rerun.add_argument("--follow", action="store_true", help=FOLLOW)
+
+    promoted = verbs.add("promote", promote.HELP, job=True)
+    promote.add_options(promoted)
+    promoted.add_argument("--follow", action="store_true", help=FOLLOW)
 
     listed = verbs.add("list", "list the jobs, newest first")
     shown = f"all jobs, not only the newest {JOBS_SHOWN} and those that run"

@@ -22,6 +22,7 @@ def run(options: argparse.Namespace, terminal: Terminal) -> int:
 VERBS: dict[str, Verb] = {
     "submit": job_verbs.run_submit,
     "rerun": job_verbs.run_rerun,
+    "promote": job_verbs.run_promote,
     "list": job_verbs.run_list,
     "describe": job_verbs.run_describe,
     "env": cluster_verbs.run_env,

@@ -9,6 +9,7 @@ from functools import cache
 from ..control import housekeeping, mounting, nodes, validate
 from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
+from ..control.runs import promote
 from ..control.runs import verbs as runs
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.sweeps import verbs as sweeps
@@ -34,6 +35,7 @@ VERB_HELP = {
     **runs.VERBS,
     "sweep": sweeps.HELP,
     "rerun": "run a job again: the same code, the same specification",
+    "promote": promote.HELP,
     "env": environment_verbs.HELP,
     "scale": "ask a job to grow or shrink, without a restart",
     "stop": "end a job at once; its checkpoints stay",
@@ -102,7 +104,7 @@ def verb_parser() -> Parser:
         )
         for name, text in VERB_HELP.items()
     }
-    for name in ("describe", "events", "logs", "attach", "report", "tag", "rerun", "scale", "stop"):
+    for name in ("describe", "events", "logs", "attach", "report", "tag", "rerun", "promote", "scale", "stop"):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
@@ -117,6 +119,8 @@ def verb_parser() -> Parser:
     sweeps.add_options(made["sweep"])
     add_rerun_options(made["rerun"])
     _add_stream_options(made["rerun"])
+    promote.add_options(made["promote"])
+    _add_stream_options(made["promote"])
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
     fault = made["fault"]
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")

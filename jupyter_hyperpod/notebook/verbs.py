@@ -25,7 +25,7 @@ from ..control import (
 )
 from ..control.parity import environment_verbs
 from ..control.prospect import prospect
-from ..control.runs import labels, printed
+from ..control.runs import labels, printed, promote
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
@@ -148,12 +148,28 @@ def _attach(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _rerun(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
-    notebook.last_job = lookup.submit_again(store, job_id, options.name, options.env)
-    notebook.show_warnings(store, notebook.last_job)
+    _follow(options, notebook, store, lookup.submit_again(store, job_id, options.name, options.env))
+
+
+def _follow(options: argparse.Namespace, notebook: Notebook, store: Store, new: str) -> None:
+    """Show a job that was just submitted, until it ends unless it is detached."""
+    notebook.last_job = new
+    notebook.show_warnings(store, new)
     if options.detach:
-        notebook.show_once(store, notebook.last_job)
+        notebook.show_once(store, new)
     else:
-        notebook.attach(store, notebook.last_job, cancel=options.cancel_on_interrupt)
+        notebook.attach(store, new, cancel=options.cancel_on_interrupt)
+
+
+def _promote(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    store, job_id = _job(options, notebook)
+    answer, new = promote.run(store, job_id, options)
+    if options.dry_run:
+        return _said(answer, answer.record["changes"])
+    for line in [*answer.lines, *([answer.table.render()] if answer.table and answer.record["changes"] else [])]:
+        print(line)
+    _follow(options, notebook, store, new)
+    return None
 
 
 def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
@@ -273,6 +289,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "tag": _tag,
     "sweep": sweeps.run_verb,
     "rerun": _rerun,
+    "promote": _promote,
     "env": _env,
     "scale": _scale,
     "stop": _stop,

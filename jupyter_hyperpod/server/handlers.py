@@ -19,7 +19,15 @@ from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
 from .output_pages import OutputHandler
-from .run_handlers import ComparisonHandler, RunDeletionHandler, RunLabelsHandler, RunsHandler, RunSourcesHandler
+from .run_handlers import (
+    ComparisonHandler,
+    PromoteHandler,
+    PromotionHandler,
+    RunDeletionHandler,
+    RunLabelsHandler,
+    RunsHandler,
+    RunSourcesHandler,
+)
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
@@ -193,6 +201,8 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/output", OutputHandler),
+    (f"{ROOT}/jobs/{_JOB}/promotion", PromotionHandler),
+    (f"{ROOT}/jobs/{_JOB}/promote", PromoteHandler),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),
     (f"{ROOT}/jobs/{_JOB}/scale", ScaleHandler),
     (f"{ROOT}/jobs/{_JOB}/fault", FaultHandler),

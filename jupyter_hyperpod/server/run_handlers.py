@@ -12,9 +12,10 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from ..control.housekeeping import delete_jobs
-from ..control.runs import labels
+from ..control.runs import labels, promote
 from ..control.runs.verbs import compared_for_browser
 from ..storage.store import Store
+from ..system.users import own_name
 from .base import ApiHandler
 from .errors import RequestRefused
 from .services import JOBS, RUNS
@@ -88,7 +89,7 @@ class RunDeletionHandler(ApiHandler):
     async def post(self) -> None:
         found = await self.call(delete_jobs, self.body("deleteRuns")["jobs"])
         said = found.lines[0]
-        self.log.info("%s, as %s asked", said, self.identity() or "the only user")
+        self.log.info("%s, as %s asked", said, self.identity() or own_name())
         self.finish(json.dumps({"jobs": [job["id"] for job in found.record], "said": said}))
 
 
@@ -104,3 +105,31 @@ class ComparisonHandler(ApiHandler):
         allowed = self.authorizer.is_authorized(self, self.current_user, "read", RUNS)
         whole = bool(await ensure_async(allowed))
         await send(self, lambda store: compared_for_browser(store, names, whole))
+
+
+class PromotionHandler(ApiHandler):
+    """What a job would be on another backend; nothing is submitted."""
+
+    auth_resource = RUNS
+
+    @web.authenticated
+    @authorized
+    async def post(self, job_id: str) -> None:
+        found = await self.call(promote.plan, job_id, self.body("planPromotion"))
+        self.finish(json.dumps(found.to_json()))
+
+
+class PromoteHandler(ApiHandler):
+    """Submit a job to another backend."""
+
+    auth_resource = RUNS
+
+    @web.authenticated
+    @authorized
+    async def post(self, job_id: str) -> None:
+        body = self.body("promoteJob")
+        accept = body.pop("accept", False)
+        new = await self.call(lambda store: promote.submit(store, promote.plan(store, job_id, body), accept=accept))
+        self.log.info("%s promoted %s to %s: %s", self.identity() or own_name(), job_id, body["backend"], new)
+        self.set_status(201)
+        self.finish(json.dumps({"id": new}))

@@ -45,18 +45,24 @@ it('opens a page of JupyterLab where a page holds one notebook and nothing else'
   expect(widget.isDisposed).toBe(true);
 });
 
-it.each([{ job: 'tinylm-abcdefgh' }, { planner: true } as const])(
-  'reads %p from the address that it wrote',
-  target => {
-    const url = new URL(pageOf(target, 'http://localhost:8888/user/a b/'));
-    expect(url.pathname).toBe('/user/a%20b/lab');
-    expect(targetOf(url.search)).toEqual(target);
-  }
-);
+it.each([
+  { job: 'tinylm-abcdefgh' },
+  { planner: true } as const,
+  { runs: true } as const,
+  { compare: ['a-aaaaaaaa', 'b-bbbbbbbb'] }
+])('reads %p from the address that it wrote', target => {
+  const url = new URL(pageOf(target, 'http://localhost:8888/user/a b/'));
+  expect(url.pathname).toBe('/user/a%20b/lab');
+  expect(targetOf(url.search)).toEqual(target);
+});
 
-it.each(['', '?reset', '?hyperpod-open=', '?hyperpod-open=job:', '?x=planner'])(
-  'finds nothing of ours in %p',
-  search => {
-    expect(targetOf(search)).toBeNull();
-  }
-);
+it.each([
+  '',
+  '?reset',
+  '?hyperpod-open=',
+  '?hyperpod-open=job:',
+  '?hyperpod-open=compare:a',
+  '?x=planner'
+])('finds nothing of ours in %p', search => {
+  expect(targetOf(search)).toBeNull();
+});

@@ -294,7 +294,7 @@ function Curve(props: {
 function tickText(value: number): string {
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e5)
-    ? value.toExponential(0)
+    ? Number(value.toPrecision(3)).toExponential()
     : `${Number(value.toPrecision(4))}`;
 }
 

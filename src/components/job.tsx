@@ -18,7 +18,7 @@ import {
   formatInteger,
   formatLoss
 } from '../format';
-import { scaleIcon } from '../icons';
+import { promoteIcon, scaleIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { useNow, useShared } from './context';
@@ -66,7 +66,7 @@ export function JobHeader(props: {
   open?: boolean;
 }): JSX.Element {
   const { job } = props;
-  const { trans } = useShared();
+  const { actions, trans } = useShared();
   return (
     <div className="jp-Hp-jobhead">
       <div className="jp-Hp-row">
@@ -80,6 +80,13 @@ export function JobHeader(props: {
           {job.id}
         </span>
         <span className="jp-Hp-actions">
+          {!job.deployment && !props.open && (
+            <Button
+              icon={promoteIcon}
+              title={trans.__('Promote %1 to another cluster…', job.name)}
+              onClick={() => actions.promote(job.id, job.name, job.backend)}
+            />
+          )}
           <JobActions job={job} open={props.open} />
         </span>
       </div>

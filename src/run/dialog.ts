@@ -36,7 +36,7 @@ export async function ask(
   return button.accept ? value : null;
 }
 
-const KEYS = /Mac/.test(navigator.platform) ? '⌘ Enter' : 'Ctrl+Enter';
+export const KEYS = /Mac/.test(navigator.platform) ? '⌘ Enter' : 'Ctrl+Enter';
 
 class Body extends Root implements Dialog.IBodyWidget<IAnswer | null> {
   constructor(
@@ -66,9 +66,10 @@ class Body extends Root implements Dialog.IBodyWidget<IAnswer | null> {
   private _answer: IAnswer | null = null;
 }
 
-class FormDialog extends Dialog<IAnswer | null> {
+/** A dialog that Ctrl-Enter accepts, unless something in it is wrong. */
+export class FormDialog<T> extends Dialog<T> {
   constructor(
-    options: Partial<Dialog.IOptions<IAnswer | null>>,
+    options: Partial<Dialog.IOptions<T>>,
     private readonly _filled: () => boolean
   ) {
     super(options);

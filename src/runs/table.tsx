@@ -104,6 +104,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
           {picked.length > 0 && (
             <Picked
               picked={picked}
+              promote={run => actions.promote(run.id, run.name, run.backend)}
               compare={() => actions.compareRuns(picked.map(run => run.id))}
               runActions={runActions}
               untick={untick}
@@ -195,6 +196,7 @@ function Count(props: {
 function Picked(props: {
   picked: IRun[];
   compare: () => void;
+  promote: (run: IRun) => Promise<void>;
   runActions: RunActions;
   untick: (done: boolean) => void;
 }): JSX.Element {
@@ -214,6 +216,14 @@ function Picked(props: {
       >
         {trans.__('Compare')}
       </Button>
+      {picked.length === 1 && (
+        <Button
+          title={trans.__('Submit it to another cluster')}
+          onClick={() => props.promote(picked[0])}
+        >
+          {trans.__('Promote…')}
+        </Button>
+      )}
       <Button onClick={() => runActions.addTag(picked)}>
         {trans.__('Tag…')}
       </Button>

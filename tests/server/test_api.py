@@ -84,6 +84,8 @@ async def test_strangers_are_refused_everywhere(
 def resource_of(path: str) -> str:
     if path.endswith("/fault"):
         return "jupyter_hyperpod.faults"
+    if path.endswith(("/promotion", "/promote")):
+        return "jupyter_hyperpod.runs"
     if path in ("/runs", "/runs/sources", "/comparison"):
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]

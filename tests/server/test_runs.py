@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.runs import labels, run_record, run_table
 from jupyter_hyperpod.control.runs.run_table import RunTable
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob
+from tests.server.test_api import check
 
 
 def ended(job: JobStore, steps: int = 4, state: str = "succeeded") -> JobStore:
@@ -153,3 +155,59 @@ def test_new_jobs_are_read_a_part_at_a_time(store: Store, make_job: MakeJob, mon
     assert RunTable(store).changes()["unread"] == 3
     monkeypatch.undo()
     assert RunTable(store).changes()["unread"] == 0
+
+
+async def test_jobs_are_compared(openapi: dict[str, Any], api: Api, make_job: MakeJob) -> None:
+    jobs = [
+        ended(make_job("first", source="lr = 1\n"), 4),
+        ended(make_job("second", nodes=3, source="lr = 2\n"), 3),
+    ]
+    status, found = await api("GET", "/comparison", params=[("job", job.id) for job in jobs])
+    assert status == 200
+    check(openapi, "Comparison", found)
+    assert "until step 3" in found["identity"][0]["sentence"]
+    assert found["runs"][1]["source_difference"][-2:] == ["-lr = 1", "+lr = 2"]
+    assert found["differences"]["parameters"]["nodes"] == ["2", "3"]
+    assert [place[0] for place in found["curves"]["loss"][0]] == [1, 2, 3, 4]
+    assert found["times_s"]["loss"][0] == sorted(found["times_s"]["loss"][0]) and found["environments"]
+    status, answer = await api("GET", "/comparison", params={"job": jobs[0].id})
+    assert status == 400 and "name 2 to 6" in answer["message"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_environments_are_compared_for_those_who_may_read_everything_about_runs(
+    api: Api, jp_serverapp: Any, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    class SomeRights(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+            return allowed or resource != "jupyter_hyperpod.runs"
+
+    jp_serverapp.web_app.settings["authorizer"] = SomeRights(parent=jp_serverapp)
+    taken = iter([{"python": {"version": version}} for version in ("3.11", "3.12")])
+    monkeypatch.setattr(run_record.fingerprints, "of_job", lambda path: next(taken))
+    asked = [("job", make_job(name).id) for name in ("first", "second")]
+    _, found = await api("GET", "/comparison", params=asked)
+    assert found["differences"]["environment"] == ({"Python": ["3.11", "3.12"]} if allowed else {})
+    assert found["environments"] is allowed
+
+
+async def test_a_job_is_promoted_by_a_plan_and_a_person(
+    openapi: dict[str, Any], api: Api, make_job: MakeJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job("study", nodes=2, backend="slurm", source="print('hello')\n")
+    status, found = await api("POST", f"/jobs/{job.id}/promotion", {"backend": "local", "nodes": 3, "name": "grown"})
+    assert status == 200
+    check(openapi, "Promotion", found)
+    assert (found["nodes"], found["name"], found["code"]) == (3, "grown", job.spec().cell_digest)
+    assert [change["name"] for change in found["changes"] if change["asks"]] == ["the environment"]
+    status, answer = await api("POST", f"/jobs/{job.id}/promote", {"backend": "local"})
+    assert status == 409 and "would not run as it did" in answer["message"]
+    status, answer = await api("POST", f"/jobs/{job.id}/promotion", {"backend": "slurm"})
+    assert status == 400 and "choose another backend" in answer["message"]
+    assert store.job_ids() == [job.id]
+
+    monkeypatch.setattr(jobs, "_wake", lambda store, job: None)  # no cluster is started here
+    status, answer = await api("POST", f"/jobs/{job.id}/promote", {"backend": "local", "accept": True})
+    assert status == 201
+    new = store.job(answer["id"]).spec()
+    assert (new.backend, new.cell_digest, new.origin["promoted_from"]) == ("local", job.spec().cell_digest, job.id)

@@ -76,6 +76,7 @@ TABLE: dict[str, set[int]] = {
             "submit FILE",
             "rerun JOB",
             "sweep resume SWEEP",
+            "promote JOB --backend slurm --dry-run",
             "delete JOB",
             "tag JOB --add mine",
             *(f"env {action} JOB" for action in ("show", "diff", "lock", "replay")),

@@ -76,7 +76,8 @@ test.describe.serial('the table of runs', () => {
   });
 
   test('is used with the keyboard alone, and written on in place', async ({
-    page
+    page,
+    noise
   }) => {
     await command(page, 'hyperpod:open-runs');
     const table = page.locator(TABLE);
@@ -103,6 +104,7 @@ test.describe.serial('the table of runs', () => {
     await expect(row).toContainText('to be read again');
     await row.getByRole('button', { name: /^Tags of/ }).click();
     await page.keyboard.type(' no!tag');
+    noise.ignore = true; // the browser says that a request was refused
     await page.keyboard.press('Enter');
     await expect(page.locator('.Toastify')).toContainText('cannot be a tag');
     await page.keyboard.press('Escape');
@@ -141,7 +143,7 @@ test.describe.serial('the table of runs', () => {
     await table.getByRole('searchbox').fill('tag:baseline');
     await expect(table.getByRole('status')).toContainText('2 of');
     await table.getByRole('checkbox', { name: 'Tick all' }).check();
-    await table.getByRole('button', { name: 'Compare' }).click();
+    await table.getByRole('button', { name: 'Compare', exact: true }).click();
     const view = page.locator('.jp-Hp-comparison');
     await expect(view.locator('.jp-Hp-identity')).toContainText(/213/);
     await expect(view.locator('.jp-Hp-curve')).toHaveCount(8);
@@ -199,14 +201,38 @@ test.describe.serial('the table of runs', () => {
     });
     const view = page.locator('.jp-Hp-comparison');
     await expect(view.locator('.jp-Hp-compared > li')).toHaveCount(6);
-    await view.locator('details').last().locator('summary').click();
-    await expect(view.locator('.jp-Hp-diff').last()).toContainText('SGD');
+    await view.locator('details').first().locator('summary').click();
+    await expect(view.locator('.jp-Hp-diff').first()).toContainText('SGD');
     expect(await barriers(page, '.jp-Hp-comparison')).toEqual([]);
     await picture(page, 'compare-six');
     await view
       .locator('.jp-Hp-diff')
-      .last()
+      .first()
       .evaluate(element => element.scrollIntoView());
     await picture(page, 'compare-code');
+  });
+
+  test('shows what differs before a run is promoted', async ({ page }) => {
+    await command(page, 'hyperpod:open-runs');
+    const table = page.locator(TABLE);
+    await table.getByRole('searchbox').fill('tag:best');
+    await expect(table.getByRole('status')).toContainText('1 of');
+    await table.getByRole('checkbox', { name: 'Tick all' }).check();
+    await table.getByRole('button', { name: 'Promote…' }).click();
+    const form = page.locator('.jp-Hp-promote');
+    await expect(form.getByLabel('Nodes')).toHaveValue('8');
+    const rows = form.locator('.jp-Hp-changes tbody tr');
+    await expect(rows.filter({ hasText: 'the environment' })).toBeVisible();
+    await form.getByLabel('Nodes').fill('16');
+    await expect(rows.filter({ hasText: /^nodes/ })).toContainText('816');
+    await expect(form.getByRole('status')).toContainText('the same code');
+    await expect(form.getByLabel(/^Submit it although/)).not.toBeChecked();
+    await expect(
+      page.locator('.jp-Dialog').getByRole('button', { name: 'Promote' })
+    ).toBeDisabled();
+    expect(await barriers(page, '.jp-Hp-promote')).toEqual([]);
+    await picture(page, 'promote');
+    await page.locator('.jp-Dialog .jp-mod-reject').click();
+    await expect(form).toHaveCount(0);
   });
 });

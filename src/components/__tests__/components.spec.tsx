@@ -321,11 +321,12 @@ describe('job', () => {
     const buttons = () =>
       [...host.querySelectorAll('button')].map(button => button.title);
     draw(<JobHeader job={JOB} />);
-    expect(buttons()).toEqual(['Scale tinylm…', 'Stop tinylm…']);
+    const promote = 'Promote tinylm to another cluster…';
+    expect(buttons()).toEqual([promote, 'Scale tinylm…', 'Stop tinylm…']);
     draw(<JobHeader job={{ ...JOB, state: 'succeeded' }} />);
-    expect(buttons()).toEqual([]);
+    expect(buttons()).toEqual([promote]);
     draw(<JobHeader job={{ ...JOB, minimum: 4, maximum: 4 }} />);
-    expect(buttons()).toEqual(['Stop tinylm…']);
+    expect(buttons()).toEqual([promote, 'Stop tinylm…']);
   });
 });
 
