@@ -14,6 +14,7 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.runs import labels, run_record, run_table
 from jupyter_hyperpod.control.runs.run_table import RunTable
+from jupyter_hyperpod.core.spec import TrialSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
@@ -46,7 +47,8 @@ async def rows_of(api: Api, query: str = "") -> dict[str, Any]:
 
 async def test_each_job_has_a_row_and_only_changes_come_again(api: Api, make_job: MakeJob, store: Store) -> None:
     first = ended(make_job("first", nodes=1, seed=7, priority=3, queue="team", source="lr = 0.1\n"))
-    second = make_job("second", nodes=2, origin={"notebook": "/work/a.ipynb"})
+    trial = TrialSpec("sweep-abcdefgh", 3, {"lr": 0.5})
+    second = make_job("second", nodes=2, origin={"notebook": "/work/a.ipynb"}, trial=trial)
     found = await rows_of(api)
     assert found["whole"] and found["unread"] == 0
     rows = {row["id"]: row for row in found["rows"]}
@@ -56,6 +58,8 @@ async def test_each_job_has_a_row_and_only_changes_come_again(api: Api, make_job
     assert (row["priority"], row["queue"], row["nodes"]) == (3, "team", 1)
     assert row["parameters"]["seed"] == "7" and row["person"]
     assert rows[second.id]["notebook"] == "/work/a.ipynb" and rows[second.id]["state"] == "pending"
+    told = rows[second.id]["parameters"]
+    assert (told["trial"], told["lr"]) == ("3 of sweep-abcdefgh", "0.5")
     assert row["goodput"] is None and found["unfinished"] == 1
 
     place = f"since={found['version']}&instance={found['instance']}"
@@ -171,7 +175,7 @@ async def test_jobs_are_compared(openapi: dict[str, Any], api: Api, make_job: Ma
     assert [place[0] for place in found["curves"]["loss"][0]] == [1, 2, 3, 4]
     assert found["times_s"]["loss"][0] == sorted(found["times_s"]["loss"][0]) and found["environments"]
     status, answer = await api("GET", "/comparison", params={"job": jobs[0].id})
-    assert status == 400 and "name 2 to 6" in answer["message"]
+    assert status == 400 and "alone cannot be compared" in answer["message"]
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -42,7 +42,7 @@ _OPTIONS = ("backend", "nodes", "elastic", "name", "queue", "priority", "spares"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PromotionChange:
     """Something that is not as it was. ``asks``: nobody asked for it, and it may change what the job does."""
 
     part: str
@@ -61,10 +61,10 @@ class Promotion:
     source: str
     fields: Mapping[str, Any]
     spec: JobSpec
-    changes: Sequence[Change]
+    changes: Sequence[PromotionChange]
 
     @property
-    def asks(self) -> list[Change]:
+    def asks(self) -> list[PromotionChange]:
         """The changes that a person has to accept."""
         return [change for change in self.changes if change.asks]
 
@@ -198,25 +198,25 @@ def _mounts(store: Store, job_id: str, before: Sequence[MountSpec]) -> Iterator[
     return (now[spec.name] for spec in before)
 
 
-def _chosen(before: JobSpec, spec: JobSpec) -> Iterator[Change]:
+def _chosen(before: JobSpec, spec: JobSpec) -> Iterator[PromotionChange]:
     """What was chosen otherwise, and what the other backend brings along."""
     for name in _OPTIONS:
         then, now = getattr(before, name), getattr(spec, name)
         if then != now:
-            yield Change(CHOSEN, name, _text(then), _text(now))
+            yield PromotionChange(CHOSEN, name, _text(then), _text(now))
 
 
-def _mount_changes(before: JobSpec, spec: JobSpec) -> Iterator[Change]:
+def _mount_changes(before: JobSpec, spec: JobSpec) -> Iterator[PromotionChange]:
     now = {mount.name: mount for mount in spec.mounts}
     for then in before.mounts:
         for name in ("driver", "source", "node_path", "read_only", "options", "credentials"):
             values = getattr(then, name), getattr(now[then.name], name)
             if values[0] != values[1]:
                 said = "which data are read, and where they are found"
-                yield Change(MOUNTS, f"{then.name}: {name}", _text(values[0]), _text(values[1]), said, True)
+                yield PromotionChange(MOUNTS, f"{then.name}: {name}", _text(values[0]), _text(values[1]), said, True)
 
 
-def _module_changes(job: JobStore, spec: JobSpec) -> Iterator[Change]:
+def _module_changes(job: JobStore, spec: JobSpec) -> Iterator[PromotionChange]:
     """Own modules below the working directory that the job imported, and that are not as they were.
 
     Those of included folders are copied again from the job itself.
@@ -228,7 +228,9 @@ def _module_changes(job: JobStore, spec: JobSpec) -> Iterator[Change]:
             then = sources.known(path)
             if then is not None and (now := Path(path).read_bytes()) != then:
                 shown = os.path.relpath(path, spec.working_directory)
-                yield Change(CODE, f"imported {shown}", _digest(then), _digest(now), "what the module does", True)
+                yield PromotionChange(
+                    CODE, f"imported {shown}", _digest(then), _digest(now), "what the module does", True
+                )
 
 
 def _digest(content: bytes) -> str:
@@ -249,21 +251,21 @@ def _modules(folder: str) -> Iterator[str]:
                 yield os.path.join(place, name)
 
 
-def _environment(store: Store, job: JobStore, spec: JobSpec) -> Iterator[Change]:
+def _environment(store: Store, job: JobStore, spec: JobSpec) -> Iterator[PromotionChange]:
     """What of the environment differs, and what could not be compared."""
     try:
         then = {**record.of_job(job.path), "given": sorted({*spec.env, *spec.env_from})}
     except (NotFound, StoreError, HyperpodError):
-        yield Change(UNKNOWN, "the environment", "not kept", "-", "anything that packages change", True)
+        yield PromotionChange(UNKNOWN, "the environment", "not kept", "-", "anything that packages change", True)
         return
     now, _ = before_launch.fingerprint_of(store, spec)
     now = {**now, "given": then["given"]}
     for one in parity.differences(then, now):
         if one.rank <= GRAVE:
-            yield Change(ENVIRONMENT, one.name, one.there, one.here, one.change, True)
+            yield PromotionChange(ENVIRONMENT, one.name, one.there, one.here, one.change, True)
     unknown = parity.unknown(then, now)
     for name in unknown:
-        yield Change(UNKNOWN, name, "-", "-", asks=name == "Python")
+        yield PromotionChange(UNKNOWN, name, "-", "-", asks=name == "Python")
 
 
 def _text(value: Any) -> str:

@@ -182,8 +182,12 @@ class RunTable:
             spec: JobSpec = job.spec()
             digest = spec.cell_digest
             self._digests[digest[:DIGEST]] = digest
-            chosen = {name: value[:TEXT_SHOWN] for name, value in run_record.chosen(spec).items()}
-            found |= {"queue": spec.queue, "code": digest[:DIGEST], "parameters": chosen}
+            chosen = run_record.chosen(spec)
+            if spec.trial is not None:
+                chosen["trial"] = f"{spec.trial.number} of {spec.trial.sweep}"
+                chosen |= {name: str(value) for name, value in spec.trial.values.items()}
+            shown = {name: value[:TEXT_SHOWN] for name, value in chosen.items()}
+            found |= {"queue": spec.queue, "code": digest[:DIGEST], "parameters": shown}
         return found
 
     def _fill(self) -> None:
