@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# trains until it is told to stop, a step every few milliseconds
-TRAIN = """
-import time, torch, jupyter_hyperpod as hp
+# a small model and its loss, which takes a few milliseconds
+MODEL = """
+import os, time, torch, jupyter_hyperpod as hp
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -12,8 +12,11 @@ data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
 def loss_fn(batch):
     time.sleep(0.005)
     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+"""
+# trains until it is told to stop
+TRAIN = f"""{MODEL}
 with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1) as session:
-    for step in session.steps({steps}):
+    for step in session.steps(STEPS):
         loss = step.run(loss_fn)
         session.log(loss=loss)
         if step.number == 1:
@@ -23,4 +26,4 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1) as sessio
 
 def train(steps: int = 100_000) -> str:
     """Return the source of a small training run."""
-    return TRAIN.replace("{steps}", str(steps))
+    return TRAIN.replace("STEPS", str(steps))

@@ -9,9 +9,42 @@ interface IField {
   problem?: string;
 }
 
-/** Draws a control between its label and its help. */
+/** The frame of a field: its name, what is shown or chosen, and below it the help, or what is wrong. */
+export function Frame(props: {
+  name: React.ReactNode;
+  help: React.ReactNode;
+  problem?: string;
+  /** Of the help. */
+  id?: string;
+  /** The name stands behind. */
+  tick?: boolean;
+  children: React.ReactNode;
+}): JSX.Element {
+  const { name, help, problem, id, tick, children } = props;
+  return (
+    <div
+      className="jp-Hp-field"
+      data-wrong={!!problem || undefined}
+      data-tick={tick || undefined}
+    >
+      {!tick && name}
+      {children}
+      {tick && name}
+      <div id={id} className="jp-Hp-fieldhelp">
+        {problem ? (
+          <span className="jp-Hp-wrong jp-mod-error">{problem}</span>
+        ) : (
+          help
+        )}
+      </div>
+    </div>
+  );
+}
+
+/** Draws a control with its label and its help. */
 function Field(
   props: IField & {
+    tick?: boolean;
     draw: (ids: {
       id: string;
       'aria-describedby': string;
@@ -22,21 +55,19 @@ function Field(
   const id = React.useId();
   const told = `${id}-told`;
   return (
-    <div className="jp-Hp-field" data-wrong={!!props.problem || undefined}>
-      <label htmlFor={id}>{props.label}</label>
+    <Frame
+      name={<label htmlFor={id}>{props.label}</label>}
+      help={props.help}
+      problem={props.problem}
+      id={told}
+      tick={props.tick}
+    >
       {props.draw({
         id,
         'aria-describedby': told,
         'aria-invalid': !!props.problem || undefined
       })}
-      <div id={told} className="jp-Hp-fieldhelp">
-        {props.problem ? (
-          <span className="jp-Hp-wrong jp-mod-error">{props.problem}</span>
-        ) : (
-          props.help
-        )}
-      </div>
-    </div>
+    </Frame>
   );
 }
 
@@ -150,20 +181,18 @@ export function SelectField(
 export function TickField(
   props: IField & { value: boolean; onChange: (value: boolean) => void }
 ): JSX.Element {
-  const id = React.useId();
   return (
-    <div className="jp-Hp-field" data-tick>
-      <input
-        id={id}
-        type="checkbox"
-        checked={props.value}
-        aria-describedby={`${id}-told`}
-        onChange={event => props.onChange(event.target.checked)}
-      />
-      <label htmlFor={id}>{props.label}</label>
-      <div id={`${id}-told`} className="jp-Hp-fieldhelp">
-        {props.help}
-      </div>
-    </div>
+    <Field
+      {...props}
+      tick
+      draw={ids => (
+        <input
+          {...ids}
+          type="checkbox"
+          checked={props.value}
+          onChange={event => props.onChange(event.target.checked)}
+        />
+      )}
+    />
   );
 }

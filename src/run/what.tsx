@@ -3,7 +3,7 @@ import * as React from 'react';
 import type { IMount } from '../api';
 import { useShared } from '../components/context';
 import { problems } from './choice';
-import { NumberField, TextField, TickField } from './fields';
+import { Frame, NumberField, TextField, TickField } from './fields';
 import type { IQuestion } from './form';
 import type { IAbout } from './kernel';
 import type { Change, IChoice } from './line';
@@ -95,8 +95,15 @@ function Mounts({ asked }: { asked: Promise<IMount[]> }): JSX.Element {
   const { trans } = useShared();
   const { found, problem } = useAnswer(asked);
   return (
-    <div className="jp-Hp-field">
-      <span className="jp-Hp-fieldname">{trans.__('Mounts')}</span>
+    <Frame
+      name={<span className="jp-Hp-fieldname">{trans.__('Mounts')}</span>}
+      help={
+        problem ||
+        (found === undefined
+          ? trans.__('Asking the server…')
+          : trans.__('Every node has them, at the same paths.'))
+      }
+    >
       <ul className="jp-Hp-mountlist">
         {(found ?? []).map(mount => (
           <li key={mount.name} title={mount.reason || mount.notebook_path}>
@@ -112,13 +119,7 @@ function Mounts({ asked }: { asked: Promise<IMount[]> }): JSX.Element {
           </li>
         ))}
       </ul>
-      <div className="jp-Hp-fieldhelp">
-        {problem ||
-          (found === undefined
-            ? trans.__('Asking the server…')
-            : trans.__('Every node has them, at the same paths.'))}
-      </div>
-    </div>
+    </Frame>
   );
 }
 

@@ -27,7 +27,8 @@ from jupyter_hyperpod.core.spec import LaunchPlan
 from tests.leaks import marked_processes
 from tests.support.kubernetes import IMAGE, TEAM, USER
 from tests.support.kubernetes import Testbed as KubernetesTestbed
-from tests.support.slurm import CONTROLLER, Testbed
+from tests.support.slurm import CONTROLLER
+from tests.support.slurm import Testbed as SlurmTestbed
 from tests.support.slurm.machine import PATH
 
 MARK = "CONTRACT_MARK"
@@ -201,34 +202,25 @@ class LocalRig(Rig):
         return {"node-1", "node-2", "node-3"}
 
 
-# stands in PATH before SLURM's own: a door to the controller's machine, where the real command runs
-DOOR = """#!/bin/sh
-exec nsenter -t {pid} -m -u -i -n -p --wdns="$PWD" -- env {environment} {command} "$@"
-"""
+class TestbedRig(Rig):
+    """A testbed of several machines, which may lose their power."""
 
-
-class SlurmRig(Rig):
-    """The testbed's SLURM, whose commands are reached through a door."""
-
+    __test__ = False  # pytest would take it for tests
     patience_s = 90.0
-    options: Mapping[str, str] = {"partition": "train"}
+    bed: SlurmTestbed | KubernetesTestbed
 
-    def __init__(self, name: str, directory: Path, request: pytest.FixtureRequest) -> None:
-        self.bed: Testbed = request.getfixturevalue("switched_on")
-        doors = directory / "doors"
-        doors.mkdir()
-        environment = " ".join(f"{key}='{value}'" for key, value in {**self.bed.environment, "PATH": PATH}.items())
-        for command in ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol"):
-            text = DOOR.format(pid=self.bed.pid(CONTROLLER), environment=environment, command=command)
-            (doors / command).write_text(text)
-            (doors / command).chmod(0o755)
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setenv("PATH", str(doors), prepend=os.pathsep)
-        super().__init__(name, directory)
+    def __init__(self, name: str, directory: Path) -> None:
+        self.undo = ExitStack()
+        try:
+            self.reach(directory)
+            super().__init__(name, directory)
+        except BaseException:
+            self.undo.close()
+            raise
 
-    def impossible(self) -> LaunchRequest:
-        """A partition that is not there."""
-        return LaunchRequest(options={"partition": "nowhere"})
+    def reach(self, directory: Path) -> None:
+        """Let this process reach the testbed's scheduler, until `undo` is closed."""
+        raise NotImplementedError
 
     def lose(self, node: str) -> None:
         """Cut the node's power."""
@@ -239,12 +231,44 @@ class SlurmRig(Rig):
         return set(self.bed.nodes)
 
     def close(self) -> None:
-        """Give everything back, and mend the nodes."""
+        """Give everything back."""
         try:
             super().close()
         finally:
-            self._patch.undo()
-            self.bed.restore()
+            self.undo.close()
+
+
+# stands in PATH before SLURM's own: a door to the controller's machine, where the real command runs
+DOOR = """#!/bin/sh
+exec nsenter -t {pid} -m -u -i -n -p --wdns="$PWD" -- env {environment} {command} "$@"
+"""
+
+
+class SlurmRig(TestbedRig):
+    """The testbed's SLURM, whose commands are reached through a door."""
+
+    options: Mapping[str, str] = {"partition": "train"}
+
+    def __init__(self, name: str, directory: Path, request: pytest.FixtureRequest) -> None:
+        self.bed: SlurmTestbed = request.getfixturevalue("switched_on")
+        super().__init__(name, directory)
+
+    def reach(self, directory: Path) -> None:
+        """A door for each command; nodes are mended at the end."""
+        doors = directory / "doors"
+        doors.mkdir()
+        environment = " ".join(f"{key}='{value}'" for key, value in {**self.bed.environment, "PATH": PATH}.items())
+        for command in ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol"):
+            text = DOOR.format(pid=self.bed.pid(CONTROLLER), environment=environment, command=command)
+            (doors / command).write_text(text)
+            (doors / command).chmod(0o755)
+        self.undo.callback(self.bed.restore)
+        patch = self.undo.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PATH", str(doors), prepend=os.pathsep)
+
+    def impossible(self) -> LaunchRequest:
+        """A partition that is not there."""
+        return LaunchRequest(options={"partition": "nowhere"})
 
 
 # beyond what people may do in their team's namespace: see nodes, and take them out of service
@@ -261,39 +285,24 @@ subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {user}}}]
 """
 
 
-class KubernetesRig(Rig):
+class KubernetesRig(TestbedRig):
     """The testbed's Kubernetes, in the network of its controller, as a person of a team."""
-
-    patience_s = 90.0
 
     def __init__(self, name: str, directory: Path, request: pytest.FixtureRequest) -> None:
         self.bed: KubernetesTestbed = request.getfixturevalue("kubernetes")
         self.bed.kubectl("apply", "-f", "-", text=SEES_NODES.format(user=USER))
         self.options = {"image": IMAGE, "host-path": f"{sys.prefix}:ro,{directory}", "namespace": TEAM}
-        self._undo = ExitStack()
-        self._undo.enter_context(self.bed.network())
-        patch = self._undo.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("KUBECONFIG", str(self.bed.kubeconfig(USER)))
         super().__init__(name, directory)
+
+    def reach(self, directory: Path) -> None:
+        """The network of the controller, and a kubeconfig."""
+        self.undo.enter_context(self.bed.network())
+        patch = self.undo.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("KUBECONFIG", str(self.bed.kubeconfig(USER)))
 
     def impossible(self) -> LaunchRequest:
         """A selector that no label can match."""
         return LaunchRequest(options={**self.options, "selector": "no label=x"})
-
-    def lose(self, node: str) -> None:
-        """Cut the node's power."""
-        self.bed.power_cut(node)
-
-    def nodes(self) -> set[str]:
-        """Those of the testbed."""
-        return set(self.bed.nodes)
-
-    def close(self) -> None:
-        """Give everything back."""
-        try:
-            super().close()
-        finally:
-            self._undo.close()
 
 
 RIGS: dict[str, Callable[[str, Path, pytest.FixtureRequest], Rig]] = {

@@ -15,21 +15,12 @@ from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.runs.run_record import read
 from jupyter_hyperpod.control.watch import wait_for_step
 from jupyter_hyperpod.storage.store import Store
+from tests.cells import MODEL
 from tests.runs.pages import harmless
 
 Wait = Callable[..., Any]
 BOUND_S = 120.0
-CELL = """
-import os, time, torch, jupyter_hyperpod as hp
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.AdamW(model.parameters())
-data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
-
-def loss_fn(batch):
-    time.sleep(0.005)
-    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-
+CELL = f"""{MODEL}
 with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1) as session:
     for step in session.steps(40):
         loss = step.run(loss_fn)
