@@ -79,6 +79,25 @@ def test_an_equal_priority_does_not_borrow() -> None:
     assert decisions["first"].value.target == 4
 
 
+def test_an_elastic_trial_lends_to_those_of_its_sweep_that_wait_and_to_no_other() -> None:
+    held = ("node-1", "node-2", "node-3", "node-4")
+    first = Claim("first", -1, 1, 1, 4, running=True, commanded=4, held=held, sweep="s")
+    second, third = (Claim(name, -1, order, 1, 4, sweep="s") for name, order in (("second", 2), ("third", 3)))
+    decisions = by_job(allot([first, second, third], cluster(4, busy=held)))
+    assert decisions["first"].value.target == 2
+    assert decisions["first"].reason == "lends 2 nodes to another trial of its sweep and goes on with 2"
+    assert (
+        by_job(allot([first, Claim("other", -1, 2, 1, 4, sweep="t")], cluster(4, busy=held)))["first"].value.target == 4
+    )
+    assert by_job(allot([first], cluster(4, busy=held)))["first"].value.target == 4
+
+    shrunk = Claim("first", -1, 1, 1, 4, running=True, commanded=2, held=held[:2], sweep="s")
+    begun = by_job(allot([shrunk, second, third], cluster(4, busy=held[:2])))
+    assert begun["second"].value.start == ("node-3",) and begun["third"].value.start == ("node-4",)
+    last = Claim("third", -1, 3, 1, 4, running=True, commanded=1, held=("node-4",), sweep="s")
+    assert by_job(allot([last], cluster(4, busy=("node-4",))))["third"].value.target == 4, "the last ones grow again"
+
+
 def test_a_lost_node_goes_back_to_the_job_that_had_it() -> None:
     busy = ("node-1", "node-3", "node-4", "node-5")
     low = Claim("low", 0, 1, 4, 4, spares=1, running=True, commanded=4, held=busy)
@@ -203,6 +222,7 @@ def situations(draw: st.DrawFn) -> Situation:
                 f"job-{index}", draw(st.integers(-2, 2)), float(draw(st.integers(0, 3))), minimum, target,
                 draw(st.integers(0, 2)), running, allowed.clamp(commanded) if allowed and running else commanded, held,
                 allowed, draw(st.sampled_from([0.0, 30.0])), draw(st.sampled_from(["", "a", "b"])),
+                draw(st.sampled_from(["", "", "sweep"])),
             )
         )  # fmt: skip
     down = draw(st.sets(st.sampled_from(names)))
@@ -250,7 +270,9 @@ def test_the_order_in_which_jobs_are_named_does_not_matter(situation: Situation,
 
 
 @given(situations())
-def test_nodes_in_use_are_lent_only_to_a_higher_priority_or_given_back_to_a_queue(situation: Situation) -> None:
+def test_nodes_in_use_are_lent_only_to_a_higher_priority_or_its_own_sweep_or_given_back_to_a_queue(
+    situation: Situation,
+) -> None:
     claims, machines, queues = situation
     assume(sum(max(c.base, c.minimum) for c in claims if c.running) <= sum(not machine.spare for machine in machines))
     decisions = by_job(allot(claims, machines, queues))
@@ -258,7 +280,8 @@ def test_nodes_in_use_are_lent_only_to_a_higher_priority_or_given_back_to_a_queu
         if claim.running and decisions[claim.job_id].value.target < min(claim.base, claim.target):
             higher = any(not other.running and other.priority > claim.priority for other in claims)
             owner = any(other.queue and other.base < min(queues[other.queue], other.target) for other in claims)
-            assert higher or owner
+            sibling = any(not other.running and other.sweep == claim.sweep != "" for other in claims)
+            assert higher or owner or sibling
 
 
 @given(situations())

@@ -6,7 +6,8 @@ The rules, in order:
    and give them back first, by shrinking; a job that cannot shrink is not ended for that.
 3. A waiting job starts when its minimum is free. Those whose minimum is guaranteed go first, then higher priority,
    among equals the earlier one. No job overtakes a job that waits for nodes, so small jobs do not starve a large one.
-4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
+4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority. An
+   elastic trial lends to a waiting trial of the same sweep, too: many trials at once, before one on many nodes.
 5. No other job takes a node that is in use. Free nodes bring jobs up to their target; lent nodes return this way.
    A job with a scale-up delay grows only onto nodes that have been free for that long; its minimum never waits.
 6. A job gets an allowed size. After a loss it may hold a number between two sizes; it keeps those nodes.
@@ -48,7 +49,7 @@ class Claim:
 
     ``minimum``: nodes that it needs to start and never lends; ``target``: the number its owner wants; ``commanded``:
     the last number commanded; ``order``: smaller means submitted earlier; ``held``: names of its nodes; ``allowed``:
-    the sizes it may run on, None for all.
+    the sizes it may run on, None for all; ``sweep``: the sweep that it is a trial of.
     """
 
     job_id: str
@@ -63,6 +64,7 @@ class Claim:
     allowed: ElasticRange | None = None
     scale_up_delay_s: float = 0.0
     queue: str = ""
+    sweep: str = ""
 
     @property
     def base(self) -> int:
@@ -129,14 +131,16 @@ def allot_free(
     left = standby - sum(has.values())
     decisions = []
     callers = [claim for claim in ordered if claim.base < min(own[claim.job_id], shares[claim.job_id])][:2]
-    senior = max((claim.priority for claim in ordered if not claim.running), default=None)
+    waiting = [claim for claim in ordered if not claim.running]
+    senior = max((claim.priority for claim in waiting), default=None)
+    sweeps = {claim.sweep for claim in waiting} - {""}
     for claim in ordered:
         extra: list[str] = []
         if claim.job_id not in refused:
             wanted = claim.spares if shares[claim.job_id] >= claim.target else 0
             extra = _take(names, min(wanted - has[claim.job_id], left), at_end=True)
             left -= len(extra)
-        to = _borrower(claim, callers, senior, own[claim.job_id])
+        to = _borrower(claim, callers, senior, sweeps, own[claim.job_id])
         decision = refused.get(claim.job_id)
         decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra, to))
     return tuple(decisions)
@@ -228,29 +232,33 @@ def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int
 def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> int:
     """Nodes that `claim` cannot have: the minima and guaranteed nodes of all jobs.
 
-    Unless its own minimum is guaranteed, also all nodes that running jobs of higher or equal priority want.
+    Unless its own minimum is guaranteed, also all nodes that running jobs of higher or equal priority want, but for
+    trials of its own sweep.
     """
     guaranteed = own[claim.job_id] >= claim.minimum
     taken = 0
     for other in ordered:
         keeps = shares[other.job_id]
         if other.running:
-            senior = other.priority >= claim.priority and not guaranteed
+            siblings = claim.sweep != "" and other.sweep == claim.sweep
+            senior = other.priority >= claim.priority and not guaranteed and not siblings
             keeps = max(keeps, other.target if senior else own[other.job_id])
         taken += keeps
     return taken
 
 
-def _borrower(claim: Claim, callers: Sequence[Claim], senior: int | None, own: int) -> str:
+def _borrower(claim: Claim, callers: Sequence[Claim], senior: int | None, sweeps: Collection[str], own: int) -> str:
     """The job or queue that gets the nodes of a shrinking job; "" where none waits for them.
 
     ``callers``: the first two jobs that get back what their queues are guaranteed. ``senior``: the highest priority of
-    the jobs that wait.
+    the jobs that wait, ``sweeps``: those of which a trial waits.
     """
     for other in callers:
         if other is not claim and claim.base > own:
             return f"queue {other.queue}, which is guaranteed them,"
-    return "a job of higher priority" if senior is not None and senior > claim.priority else ""
+    if senior is not None and senior > claim.priority:
+        return "a job of higher priority"
+    return "another trial of its sweep" if claim.sweep in sweeps else ""
 
 
 def impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> str:

@@ -104,6 +104,7 @@ def _claim(job: JobFacts) -> Claim:
         allowed=job.spec.elastic,
         scale_up_delay_s=job.spec.scale_up_delay_s,
         queue=job.spec.queue,
+        sweep=job.spec.trial.sweep if job.spec.trial else "",
     )
 
 

@@ -178,6 +178,23 @@ def test_a_sweep_is_interrupted_as_a_job_is(shared_cluster: Store, monkeypatch: 
     assert {trial.state for trial in ended(shared_cluster, "waits").trials} == {"stopped"}
 
 
+@pytest.mark.timeout(300)
+def test_an_elastic_trial_makes_room_for_those_that_wait(shared_cluster: Store) -> None:
+    """The first one, on all four nodes, shrinks while it trains."""
+    cell = CELL.replace("session.steps(6)", "session.steps(100_000)").replace(
+        "    return", "    time.sleep(0.002); return"
+    )
+    cell = f"import time\n{cell}"
+    name = trials.begin(shared_cluster, cell, {"name": "room", "elastic": "1:4"}, plan("lr=1e-3,1e-2,0.1"))
+    sweep = trials.read(shared_cluster, name)
+    for trial in sweep.trials:
+        assert jobs.wait(shared_cluster, trial.job.id, {"running"}, BOUND_S)["state"] == "running"
+    sweep.poll()
+    assert not sweep.trials[0].over
+    assert trials.stop(sweep, "enough") == [trial.job.id for trial in sweep.trials]
+    assert {trial.state for trial in ended(shared_cluster, name).trials} == {"stopped"}
+
+
 def test_arguments_of_a_file_take_values(shared_cluster: Store, tmp_path: Path) -> None:
     file = tmp_path / "arguments.py"
     file.write_text("import sys\nresult = float(sys.argv[2])\n")
