@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +116,37 @@ def test_what_changed_late_is_in_checkpoints(job: Submit, tmp_path: Path, cell: 
         assert view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
     else:
         assert "does not have what the program had changed there: stage" in view["reason"], run.story()
+
+
+OF_STEP = """
+import torch, jupyter_hyperpod as hp
+class Control:
+    def __init__(self):
+        self.scale = self.offset = 1.0
+control = Control()
+def loss_function(batch):
+    return (model(batch) * control.scale + control.offset).mean()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+with hp.Session(model, optimizer, [torch.randn(4) for _ in range(8)], global_batch=4, micro_batch=2) as session:
+    for step in session.steps(4):
+        step.run(loss_function)
+        late = session._loop._parts.comparison.late
+        if step.number == 1:
+            late.begin(late.look())
+        if step.number == 2:
+            control.scale, shown = 0.5, {"changed": {}, "places": {}, "inside": []}
+            print(late.differing(late.look(), shown), control.scale)
+            print(late.lacking(late.look(), shown), control.scale)
+"""
+
+
+@pytest.mark.quick
+def test_only_a_newcomer_puts_a_value_back(tmp_path: Path) -> None:
+    """What it alone has changed comes from code of its cell that follows earlier steps; a trained member's is right."""
+    (tmp_path / "cell.py").write_text(OF_STEP)
+    done = subprocess.run([sys.executable, "cell.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[-3:-1] == ["[] 0.5", "[] 1.0"], done.stdout + done.stderr
 
 
 def test_a_path_with_a_key_that_cannot_be_read_back_is_none() -> None:

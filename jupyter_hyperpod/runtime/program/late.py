@@ -119,12 +119,31 @@ class LateChanges:
         return {"changed": changed, "places": places, "inside": list(map(repr, self.inside))}
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
-        """What this member has otherwise than another one, which has shown it by `shown`; in words."""
-        now = self._undone(now, shown["changed"])
+        """What this newcomer has otherwise than another one, which has shown it by `shown`; in words."""
+        if undone := self._to_undo(now, shown["changed"]):
+            for path, content in undone.items():
+                with suppress(LookupError, AttributeError, TypeError):
+                    self._carried.paths.put(path, content)
+            now = self.look()
         own = self.shown(now)
-        for key in shown.get("inside", ()):
-            if path := path_of(key):
-                self.inside.add(path)
+        self.inside |= _filled(shown)
+        return self._differing(now, own, shown)
+
+    def differing(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
+        """As `lacking`, on a member that has trained: it keeps its values, and what it knows of what steps fill.
+
+        What a newcomer would put back is for the newcomer to miss.
+        """
+        own, filled = self.shown(now), self.inside
+        kept = {repr(path) for path in self._to_undo(now, shown["changed"])}
+        own["changed"] = {key: seen for key, seen in own["changed"].items() if key not in kept}
+        self.inside = filled | _filled(shown)
+        try:
+            return self._differing(now, own, shown)
+        finally:
+            self.inside = filled
+
+    def _differing(self, now: Walk, own: Mapping[str, Any], shown: Mapping[str, Any]) -> list[str]:
         roots = {path[0] for path in (*now.found, *now.places)}
         gone = {key: seen for key, seen in own["changed"].items() if seen == "gone"}
         at = {repr(path): _digest(noted) for path, noted in now.found.items()} | gone
@@ -147,22 +166,21 @@ class LateChanges:
                 found[text(path)] = None
         return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"], covered)))
 
-    def _undone(self, now: Walk, theirs: Collection[str]) -> Walk:
-        """Everything, after numbers and text of own objects that this member alone has changed are put back.
+    def _to_undo(self, now: Walk, theirs: Collection[str]) -> dict[Path, Any]:
+        """Numbers and text of own objects that this member alone has changed, by path; what was there before.
 
-        Its cell has run code that follows earlier steps, with other values.
+        The cell of a newcomer has run code that follows earlier steps, with other values.
         """
-        undone = False
-        for canonical, _, noted in list(self._changed(now)):
+        found: dict[Path, Any] = {}
+        for canonical, _, noted in self._changed(now):
             before = self._origins.begin.found.get(canonical)
             content = None if before is None or before.kind != "value" or before.whole else before.content
             if repr(canonical) in theirs or not isinstance(content, tuple) or content[1] == "nan":
                 continue
-            with suppress(LookupError, AttributeError, TypeError):
+            with suppress(LookupError):
                 if noted.kind == "value" and has_attributes(self._origins.at(canonical[:-1])):
-                    self._carried.paths.put(canonical, content[1])
-                    undone = True
-        return self.look() if undone else now
+                    found[canonical] = content[1]
+        return found
 
     def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
         """Raise TrainingError where this member lacks what the checkpoint after ``step`` shows."""
@@ -268,6 +286,11 @@ class LateChanges:
 def is_covered(noted: Noted, covered: set[Any]) -> bool:
     """Whether what was noted is part of something that is carried, by its ids."""
     return noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered
+
+
+def _filled(shown: Mapping[str, Any]) -> set[Path]:
+    """What the steps of another member fill, as far as its paths can be read."""
+    return {path for key in shown.get("inside", ()) if (path := path_of(key))}
 
 
 def _digest(noted: Noted) -> str:

@@ -95,7 +95,8 @@ class Reproducible:
         late = self._comparison.late
         now = late.look() if others else Walk()
         tables = self._gather(plan, late.shown(now) if others else None)
-        lacks = {name: None for other in others for name in late.lacking(now, tables[other])}
+        compare = late.differing if plan.rank == first else late.lacking  # only a newcomer puts values back
+        lacks = {name: None for other in others for name in compare(now, tables[other])}
         for rank, names in enumerate(self._gather(plan, list(lacks))):
             if names:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
