@@ -80,6 +80,18 @@ def test_an_imported_module_that_was_changed_is_asked_about(store: Store, tmp_pa
     assert change.name == "imported helper.py" and change.then != change.now
 
 
+def test_a_folder_of_too_many_files_is_said_to_be_compared_in_part(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make(store, tmp_path)
+    module = tmp_path / "helper.py"
+    module.write_text("x = 1\n")
+    SourceRecord(job.path).of(str(module), module.read_bytes())
+    monkeypatch.setattr(promote, "FILES_SEEN", 0)
+    (change,) = promote.plan(store, job.id, {"backend": "slurm"}).asks
+    assert change.part == promote.UNKNOWN and "beyond 0 files" in change.name
+
+
 def test_mounts_are_those_of_the_same_names(store: Store, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

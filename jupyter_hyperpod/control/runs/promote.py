@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +36,7 @@ from ..text_tables import Answer, Cell, Table
 
 HELP = "submit a job's code, parameters, environment and mounts to another backend, and show what differs"
 GRAVE = 3  # differences of the environment of a greater rank change no result
-MODULES_SEEN = 5000
+FILES_SEEN = 100_000
 CHOSEN, ENVIRONMENT, MOUNTS, CODE, UNKNOWN = "chosen", "environment", "mounts", "code", "not compared"
 _NOT_OURS = ("node_modules", "__pycache__")
 _OPTIONS = ("backend", "nodes", "elastic", "name", "queue", "priority", "spares", *TABLES)
@@ -224,7 +225,11 @@ def _module_changes(job: JobStore, spec: JobSpec) -> Iterator[PromotionChange]:
     with suppress(OSError):
         recorded = set(os.listdir(job.path / FOLDER))
         sources = SourceRecord(job.path)
-        for path in _modules(spec.working_directory) if recorded else ():
+        files = list(itertools.islice(_files(spec.working_directory), FILES_SEEN + 1)) if recorded else []
+        if len(files) > FILES_SEEN:
+            left = f"imported modules beyond {FILES_SEEN:,} files of {spec.working_directory}"
+            yield PromotionChange(UNKNOWN, left, "-", "-", "what the modules do", True)
+        for path in (path for path in files[:FILES_SEEN] if path.endswith(".py")):
             then = sources.known(path)
             if then is not None and (now := Path(path).read_bytes()) != then:
                 shown = os.path.relpath(path, spec.working_directory)
@@ -237,18 +242,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _modules(folder: str) -> Iterator[str]:
-    count = 0
+def _files(folder: str) -> Iterator[str]:
     for place, folders, names in os.walk(folder):
-        folders[:] = [
-            name for name in folders if not name.startswith(".") and name not in ("node_modules", "__pycache__")
-        ]
-        for name in names:
-            count += 1
-            if count > MODULES_SEEN:
-                return
-            if name.endswith(".py"):
-                yield os.path.join(place, name)
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _NOT_OURS]
+        yield from (os.path.join(place, name) for name in names)
 
 
 def _environment(store: Store, job: JobStore, spec: JobSpec) -> Iterator[PromotionChange]:
