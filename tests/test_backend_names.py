@@ -25,6 +25,7 @@ KNOW_NONE = (
     "recipes",
     "planner",
 )
+SETS_UP = "setup"  # control/setup makes clusters of Kubernetes, so it is about that one, and no job passes it
 
 
 def constants(node: ast.AST) -> Iterator[str]:
@@ -65,7 +66,7 @@ def named(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", KNOW_NONE)
 def test_no_backend_is_known_by_name(package: str) -> None:
-    paths = sorted((ROOT / package).rglob("*.py"))
+    paths = [path for path in sorted((ROOT / package).rglob("*.py")) if path.parent.name != SETS_UP]
     assert paths and [fault for path in paths for fault in named(path)] == []
 
 

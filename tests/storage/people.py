@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import json
 import os
 import sys
@@ -35,6 +36,7 @@ def as_user(uid: int, act: Callable[[], Any]) -> Any:
     if child == 0:
         try:
             os.close(read)
+            gc.disable()  # it would touch, and so copy, all that the tests before have left
             os.setgroups(list(GROUPS[uid]))
             os.setgid(uid)
             os.setuid(uid)

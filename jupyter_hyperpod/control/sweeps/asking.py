@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from ...core.backends import DEFAULT_BACKEND
 from ...core.elastic import ElasticRange
 from ...core.env_references import EnvReference
 from ...core.errors import ClusterError, Conflict, SpecError
@@ -118,7 +119,7 @@ class Capacity:
     def __init__(self, store: Store, fields: Mapping[str, Any]) -> None:
         elastic = fields.get("elastic")
         elastic = ElasticRange.parse(elastic) if isinstance(elastic, str) else elastic
-        self._store, self._local = store, fields.get("backend", "local") == "local"
+        self._store, self._local = store, fields.get("backend", DEFAULT_BACKEND) == DEFAULT_BACKEND
         self._each = int(elastic.minimum if elastic else fields.get("nodes") or 1)
         self._known, self._next_s = AT_ONCE, 0.0
 
