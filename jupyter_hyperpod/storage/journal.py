@@ -8,6 +8,7 @@ by time keeps each writer's order.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import math
 import os
@@ -32,6 +33,7 @@ from .member_files import MEMBERS, MemberFiles
 
 Record = TypeVar("Record", Event, Command)
 LINE_LIMIT_BYTES = 32 << 20
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # until others are closed
 
 
 class RecordWriter(Generic[Record]):
@@ -222,7 +224,12 @@ class JournalFollower(Generic[Record]):
             self.cursor.pop(name.removesuffix(segments.SUFFIX), None)
 
     def _list(self) -> None:
-        listed = segments.names(self.directory)
+        try:
+            listed = segments.names(self.directory)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            return  # what is new is found in a later turn
         if listed == self._listed:
             return
         self._listed = listed

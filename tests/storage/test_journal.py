@@ -391,3 +391,34 @@ def test_the_oldest_files_can_be_forgotten(tmp_path: Path) -> None:
     journal.forget_oldest(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.3.jsonl", "w.4.jsonl"]
     journal.forget_oldest(tmp_path / "not there", 2)
+
+
+EXHAUSTED = """
+import os, resource, sys
+from pathlib import Path
+from jupyter_hyperpod.storage.journal import follow_commands, follow_events
+
+directory = Path(sys.argv[1])
+followers = follow_events(directory), follow_commands(directory)
+used = max(map(int, os.listdir("/proc/self/fd")))
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, limits[1]))
+held = []
+while True:
+    try:
+        held.append(os.dup(0))
+    except OSError:
+        break
+found = [len(follower.poll()) for follower in followers]
+for one in held:
+    os.close(one)
+print(found, len(followers[0].poll()))
+"""
+
+
+def test_a_follower_without_a_free_descriptor_reads_later(tmp_path: Path) -> None:
+    """A coordinator polls commands in each turn: an error there would end it."""
+    with event_writer(tmp_path, "control") as writer:
+        writer.append("warning.raised", {"text": "a line"})
+    done = subprocess.run([sys.executable, "-c", EXHAUSTED, tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0, 0] 1\n", done.stderr
