@@ -30,6 +30,33 @@ SILENCE_NOTICE_S = 5.0
 BAR_CHARACTERS = 1000  # more than a screen is wide
 
 
+class SupervisorSilence:
+    """How long a store has been without news and without a supervisor; looked at every `SILENCE_CHECK_S`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._other_host = store, OtherHost(store)
+        self.heard()
+
+    def heard(self) -> None:
+        """There are news, so somebody is there."""
+        self._looked_s, self._down_s = time.monotonic(), 0.0
+        self._down_since_s: float | None = None
+
+    def down_s(self) -> float:
+        """Seconds since the supervisor was first missed; 0 while it answers or there are news."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < SILENCE_CHECK_S:
+            return self._down_s
+        here = owner_elsewhere(self._store.root) or cluster.connectable(self._store)  # it answers its owner alone
+        if here or self._other_host.serves(now_s):
+            self.heard()
+        else:
+            self._down_since_s = self._down_since_s or now_s
+            self._down_s = now_s - self._down_since_s
+        self._looked_s = now_s
+        return self._down_s
+
+
 @dataclass
 class JobWatch:
     """Follows a job from its first event; ``view`` is always the fold of the events of its journal that were yielded.
@@ -44,15 +71,13 @@ class JobWatch:
     lost_after_s: float = 60.0
     view: View = field(init=False)
     notice: str = ""
-    _down_since_s: float | None = None
-    _checked_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.view = new_job_view(self.job_id)
         job = self.store.job(self.job_id)
         self._follower = follow_events(job.events)
         self._output, self._gaps = OutputReader(job), JournalGaps(job)
-        self._other_host = OtherHost(self.store)
+        self._silence = SupervisorSilence(self.store)
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield new events at least every `TICK_S` (maybe none), until the job has ended and its output is read.
@@ -60,13 +85,14 @@ class JobWatch:
         Raises ClusterError after `lost_after_s` without news from the job and without a supervisor, StoreError where
         the store has been deleted, NotFound where the job has.
         """
-        heard_s = time.monotonic()
+        self._silence.heard()
         while self.view["state"] not in TERMINAL_STATES:
             events = self._take(TICK_S)
             if events:
-                heard_s, self._down_since_s, self.notice = time.monotonic(), None, ""
+                self._silence.heard()
+                self.notice = ""
             else:
-                self._judge_silence(heard_s)
+                self._judge_silence()
             yield events
         yield from self._drain(DRAIN_QUIET_S)  # agents may write the last output just after the coordinator's end
 
@@ -92,27 +118,19 @@ class JobWatch:
         while time.monotonic() < deadline_s and (events := self._take(quiet_s)):
             yield events
 
-    def _judge_silence(self, heard_s: float) -> None:
+    def _judge_silence(self) -> None:
         if not self.store.jobs.is_dir():
             raise StoreError(f"the store {self.store.root} is gone, and with it {self.job_id}: it was deleted or moved")
         self.store.job(self.job_id)
-        now_s = time.monotonic()
-        if now_s - heard_s < SILENCE_CHECK_S or now_s - self._checked_s < SILENCE_CHECK_S:
-            return
-        self._checked_s = now_s
-        here = owner_elsewhere(self.store.root) or cluster.connectable(self.store)  # it answers its owner alone
-        if here or self._other_host.serves(now_s):
-            self._down_since_s, self.notice = None, ""
-            return
-        self._down_since_s = self._down_since_s or now_s
-        down_s = now_s - self._down_since_s
+        down_s = self._silence.down_s()
         if down_s >= self.lost_after_s:
             raise ClusterError(
                 f"no news from {self.job_id} and no supervisor for {down_s:.0f} s; its journal is kept. "
                 f"`jupyter hyperpod cluster start` brings the cluster back, then attach to {self.job_id} again"
             )
-        if down_s >= SILENCE_NOTICE_S:
-            self.notice = f"the cluster's supervisor has not answered for {down_s:.0f} s"
+        self.notice = (
+            f"the cluster's supervisor has not answered for {down_s:.0f} s" if down_s >= SILENCE_NOTICE_S else ""
+        )
 
 
 def require_rank(view: View, events: Iterable[Event], rank: int | None, *, later: bool = False) -> None:

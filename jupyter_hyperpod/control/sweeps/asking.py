@@ -82,7 +82,7 @@ def drive(
     ``at_once``: how many trials run at a time, as many as there is room for where None. Raises Conflict where another
     process goes on with the same sweep.
     """
-    silence = following.SupervisorSilence(sweep.store, lost_after_s)
+    silence = following.SweepSilence(sweep.store, lost_after_s)
     capacity = Capacity(sweep.store, template.fields)
     told: set[int] = set()
     for trial in sweep.trials:

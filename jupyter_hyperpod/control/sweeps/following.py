@@ -6,41 +6,26 @@ import time
 from collections.abc import Iterator
 
 from ...core.errors import ClusterError, HyperpodError
-from ...storage.host_lease import OtherHost
-from ...storage.sharing import owner_elsewhere
 from ...storage.store import Store
-from .. import cluster
+from ..watch import SupervisorSilence
 from .trials import Sweep, SweepTrial
 
 TICK_S = 0.25
-SILENCE_CHECK_S = 2.0
 
 
-class SupervisorSilence:
-    """Notices that no supervisor serves the store any more."""
+class SweepSilence:
+    """Notices that no supervisor serves the store of a sweep any more."""
 
     def __init__(self, store: Store, lost_after_s: float) -> None:
-        self._store, self._lost_after_s = store, lost_after_s
-        self._other_host = OtherHost(store)
-        self._down_since_s: float | None = None
-        self._checked_s = time.monotonic()
+        self._silence, self._lost_after_s = SupervisorSilence(store), lost_after_s
 
     def check(self, sweep_id: str, news: bool) -> None:
         """Raise ClusterError after `lost_after_s` without news and without a supervisor."""
-        now_s = time.monotonic()
         if news:
-            self._checked_s, self._down_since_s = now_s, None
-        if now_s - self._checked_s < SILENCE_CHECK_S:
-            return
-        self._checked_s = now_s
-        here = owner_elsewhere(self._store.root) or cluster.connectable(self._store)  # it answers its owner alone
-        if here or self._other_host.serves(now_s):
-            self._down_since_s = None
-            return
-        self._down_since_s = self._down_since_s or now_s
-        if now_s - self._down_since_s >= self._lost_after_s:
+            self._silence.heard()
+        if (down_s := self._silence.down_s()) >= self._lost_after_s:
             raise ClusterError(
-                f"no news from the trials of {sweep_id} and no supervisor for {now_s - self._down_since_s:.0f} s; "
+                f"no news from the trials of {sweep_id} and no supervisor for {down_s:.0f} s; "
                 "`jupyter hyperpod cluster start` brings the cluster back, then `sweep follow` shows the sweep again"
             )
 
@@ -50,7 +35,7 @@ def updates(sweep: Sweep, lost_after_s: float = 60.0) -> Iterator[list[SweepTria
 
     Raises ClusterError where the supervisor is gone for good.
     """
-    silence = SupervisorSilence(sweep.store, lost_after_s)
+    silence = SweepSilence(sweep.store, lost_after_s)
     told = {trial.number for trial in sweep.trials if trial.over}
     yield [trial for trial in sweep.trials if trial.over]
     while sweep.unfinished:
