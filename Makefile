@@ -117,6 +117,11 @@ demo: install  ## train on 4 local nodes, kill one, compare with an undisturbed 
 lab: install  ## open JupyterLab on the example notebooks
 	@jupyter lab --notebook-dir=notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)
 
+.PHONY: docs
+docs: install  ## build the documentation site in test-output/site; a broken link is an error
+	$(call step,documentation site,python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir test-output/doctrees docs test-output/site; \
+		echo "   open test-output/site/index.html")
+
 .PHONY: bench
 bench: install  ## measure recovery and latency on this machine; JSON in test-output/
 	@mkdir -p test-output; store=$$(mktemp -d -t hyperpod-bench.XXXXXX); export JUPYTER_HYPERPOD_STORE=$$store; \
@@ -158,7 +163,7 @@ test: install  ## lint, types, fast tests: minutes, without root or a browser
 
 .PHONY: test-all
 test-all: install system-all  ## all that `make test` leaves out: recovery, SLURM, S3, FUSE, the wheel, a browser
-	$(call pieces,test-slow test-wheel test-browser)
+	$(call pieces,test-slow test-wheel docs test-browser)
 
 .PHONY: kubernetes
 kubernetes: install  ## build Kubernetes from Debian's source, once: ten minutes of two cores, into your cache; needs root

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = json.loads(options.report.read_text())
     if report["bench"] not in PICTURES:
         parser.error(f"there is no picture of {report['bench']!r}; expected one of {', '.join(PICTURES)}")
-    options.prefix.with_suffix(".md").write_text(markdown(report))
+    options.prefix.with_suffix(".md").write_text(f"# {PICTURES[report['bench']].title}\n\n{markdown(report)}")
     draw(report, options.prefix)
     return 0
 

@@ -16,6 +16,7 @@ TREE = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((TREE / "notebooks").glob("*.ipynb"))
 LIFE_CYCLE = [path for path in NOTEBOOKS if path.name >= "02"]
 CELL_TIMEOUT_S = 300
+EXECUTED = TREE / "test-output" / "notebooks"  # the documentation shows these copies, with their output
 
 # What a reader is told to look for, as patterns in the output of a whole notebook.
 SHOWN = {
@@ -70,6 +71,8 @@ def _run(path: Path, folder: Path) -> str:
     NotebookClient(
         book, timeout=CELL_TIMEOUT_S, resources={"metadata": {"path": str(folder)}}, extra_arguments=quiet
     ).execute()
+    EXECUTED.mkdir(parents=True, exist_ok=True)
+    nbformat.write(book, EXECUTED / path.name)
     shown = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
     texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in shown]
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", "\n".join(texts))
