@@ -15,7 +15,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.cli.parser import ALIASES, build_parser
-from jupyter_hyperpod.cli.verbs import VERBS
+from jupyter_hyperpod.cli.verbs import VERBS, function_of
 from jupyter_hyperpod.control.submit_options import add_submit_options
 from jupyter_hyperpod.notebook.arguments import VERB_HELP, cell_parser, verb_parser
 from jupyter_hyperpod.notebook.magics import HyperpodMagics
@@ -44,7 +44,23 @@ def test_help_is_frozen() -> None:
 
 def test_every_verb_is_declared_and_done() -> None:
     assert set(choices(build_parser())) == set(VERBS) | ALIASES.keys()
+    assert all(callable(function_of(verb)) for verb in VERBS)
     assert set(choices(verb_parser())) == set(VERB_HELP) == set(MAGIC_VERBS)
+
+
+@pytest.mark.parametrize("before", [(), ("--store", "list"), ("--store=list",)], ids=" ".join)
+@pytest.mark.parametrize("verb", [*VERBS, *ALIASES])
+def test_a_command_declares_its_own_verb_as_all_are_declared(verb: str, before: tuple[str, ...]) -> None:
+    alone = choices(build_parser([*before, verb, "more"]))
+    assert set(alone) == {ALIASES.get(verb, verb)} | {
+        name for name, of in ALIASES.items() if of == ALIASES.get(verb, verb)
+    }
+    assert alone[verb].format_help() == choices(build_parser())[verb].format_help()
+
+
+@pytest.mark.parametrize("words", [[], ["nosuch"], ["--help"], ["--store"], ["--json", "list"]], ids=" ".join)
+def test_what_names_no_verb_is_judged_by_all_verbs(words: list[str]) -> None:
+    assert set(choices(build_parser(words))) == set(VERBS) | ALIASES.keys()
 
 
 def test_generated_configuration_has_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

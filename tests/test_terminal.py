@@ -7,6 +7,7 @@ import io
 import pytest
 
 from jupyter_hyperpod.cli.terminal import Terminal
+from jupyter_hyperpod.loader.reporting import is_interactive
 
 
 class Screen(io.StringIO):
@@ -32,4 +33,5 @@ def test_where_a_status_line_is_shown(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     Terminal().status("step 1")
+    assert is_interactive(screen) == shown, "a load in a `!` command keeps no progress lines either"
     assert ("step 1" in screen.getvalue()) == shown

@@ -16,14 +16,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .parser import build_parser
         from .terminal import Terminal
 
-        parser, terminal = build_parser(), Terminal()
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        parser, terminal = build_parser(words), Terminal()
     except KeyboardInterrupt:
         return 130
-    if not (sys.argv[1:] if arguments is None else arguments):
+    if not words:
         parser.print_help(sys.stderr)
         return 2
     try:
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(words)
         from . import verbs
 
         return verbs.run(options, terminal)

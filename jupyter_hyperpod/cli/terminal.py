@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
-from typing import Any, TextIO
+from typing import Any
 
-from ..control.text_tables import width
+from ..system.screen import StatusLine, wants_colour
 
 _CODES = {"good": "32", "warn": "33", "bad": "31", "info": "36", "quiet": "2", "title": "1"}
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Colour only on a terminal that can, and never where NO_COLOR is set (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _in_a_cell() -> bool:
-    """Whether a notebook's cell runs this by ``!``: it keeps each version of a line that is rewritten.
-
-    ipykernel sets this TERM for what its cells start; JupyterLab's terminals have another one.
-    """
-    return "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color"
 
 
 class Terminal:
@@ -33,8 +18,8 @@ class Terminal:
     def __init__(self) -> None:
         self.out, self.err = sys.stdout, sys.stderr
         self._colour = wants_colour(self.out)
-        self.live = self.err.isatty() and os.environ.get("TERM") != "dumb" and not _in_a_cell()
-        self._shown = ""
+        self._status = StatusLine(self.err)
+        self.live = self._status.live
 
     def paint(self, text: str, tone: str) -> str:
         """Return `text` in the colour of `tone`."""
@@ -67,22 +52,11 @@ class Terminal:
 
     def status(self, text: str) -> None:
         """Rewrite the status line; shown on a terminal only."""
-        if not self.live or text == self._shown:
-            return
-        full = text
-        columns = shutil.get_terminal_size().columns - 1
-        while width(text) > columns:
-            text = text[:-1]
-        self.err.write(f"\r\x1b[2K\x1b[2m{text}\x1b[0m" if wants_colour(self.err) else f"\r\x1b[2K{text}")
-        self.err.flush()
-        self._shown = full
+        self._status.show(text)
 
     def clear(self) -> None:
         """Remove the status line."""
-        if self._shown:
-            self.err.write("\r\x1b[2K")
-            self.err.flush()
-            self._shown = ""
+        self._status.clear()
 
 
 def leave_cleanly(number: int, _: object) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..system.screen import width
+
 Paint = Callable[[str, str], str]
 
 
@@ -29,11 +31,6 @@ def clean(text: str) -> str:
         " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c
         for c in text
     )
-
-
-def width(text: str) -> int:
-    """Return the columns `text` takes in a terminal."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ..core.names import public_name
 from ..core.units import format_bytes, format_duration
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore
+from ..system.screen import rewrites_lines
 from .read.progress import Callback, LoadProgress
 
 TELL_EVERY_S = 1.0
@@ -140,6 +141,4 @@ def is_interactive(stream: TextIO | None) -> bool:
     """Whether a person sees a line rewritten: at a terminal that can, or in a notebook's output."""
     if stream is None:
         return False
-    if type(stream).__module__.startswith("ipykernel."):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return type(stream).__module__.startswith("ipykernel.") or rewrites_lines(stream)

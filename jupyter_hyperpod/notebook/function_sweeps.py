@@ -13,6 +13,7 @@ from ..control.sweeps.trials import Sweep, SweepTrial
 from ..control.text_tables import Table
 from ..core.errors import SpecError
 from ..storage.store import Store
+from .shell import is_kernel
 from .sweeps import SweepDisplay
 
 
@@ -68,7 +69,9 @@ class FunctionSweep:
 
     def wait(self) -> FunctionSweep:
         """Follow the sweep until all trials have ended; an interrupt leaves them running."""
-        table = SweepDisplay(rich=_in_kernel())
+        from IPython.core.getipython import get_ipython
+
+        table = SweepDisplay(rich=is_kernel(get_ipython()))
         try:
             for ended in self._updates or following.updates(self._sweep):
                 table.show(self._sweep, ended)
@@ -130,9 +133,3 @@ def sweep(
 
 def _result(trial: SweepTrial) -> TrialResult:
     return TrialResult(trial.number, dict(trial.spec.values), trial.value, trial.state, trial.job.id)
-
-
-def _in_kernel() -> bool:
-    from IPython.core.getipython import get_ipython
-
-    return getattr(get_ipython(), "kernel", None) is not None

@@ -19,6 +19,11 @@ from .output import JobDisplay
 STOP_WAIT_S = 10.0
 
 
+def is_kernel(shell: Any) -> bool:
+    """Tell whether this IPython, None where there is none, is the kernel of a front end and no terminal."""
+    return getattr(shell, "kernel", None) is not None
+
+
 class Notebook(Magics):
     """One notebook or IPython shell."""
 
@@ -43,7 +48,7 @@ class Notebook(Magics):
 
     def in_kernel(self) -> bool:
         """Tell whether a front end shows rich output, rather than a terminal."""
-        return getattr(self._shell, "kernel", None) is not None
+        return is_kernel(self._shell)
 
     def next_cell(self, text: str) -> None:
         """Put a new cell with this text below the one that runs; in a terminal, on the next prompt."""

@@ -13,6 +13,7 @@ from ..core.errors import HyperpodError
 from ..core.events import Event
 from ..core.views import View
 from ..storage.store import Store
+from ..system.screen import StatusLine
 from .output import JobDisplay
 from .showing import ShownDisplays
 
@@ -43,10 +44,9 @@ class Status:
 
     def __init__(self, display: JobDisplay | None) -> None:
         self._display = display
-        self._live = display is None and sys.stderr.isatty()
+        self._bottom = StatusLine(sys.stderr)
         self._next_s = 0.0
         self._state: tuple[Any, ...] = ()
-        self._line = ""
 
     def update(self, view: View) -> None:
         """Show `view` where its state changed or `UPDATE_S` have passed."""
@@ -54,10 +54,8 @@ class Status:
         if self._display is not None and (state != self._state or time.monotonic() >= self._next_s):
             self._display.show(view)
             self._state, self._next_s = state, time.monotonic() + UPDATE_S
-        elif self._live and (line := report.progress_line(view)) != self._line:
-            sys.stderr.write(f"\r\x1b[2K{line}")
-            sys.stderr.flush()
-            self._line = line
+        elif self._display is None:
+            self._bottom.show(report.progress_line(view))
 
     def show_again(self) -> None:
         """The output was cleared, and what it showed of the job with it."""
@@ -73,9 +71,7 @@ class Status:
 
     def clear(self) -> None:
         """Make room for a line of output."""
-        if self._line:
-            sys.stderr.write("\r\x1b[2K")
-            self._line = ""
+        self._bottom.clear()
 
 
 class Screen:

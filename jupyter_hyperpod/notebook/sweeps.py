@@ -17,6 +17,7 @@ from ..control.sweeps.plan import SweepPlan, described
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..core.errors import SpecError
 from ..storage.store import Store
+from ..system.screen import StatusLine
 from . import push, stream
 from .rows import Rows
 from .shell import STOP_WAIT_S, Notebook
@@ -102,17 +103,15 @@ class SweepDisplay:
         self._id = uuid4().hex
         self._last = ""
         self._next_s = 0.0
-        self._live = not rich and sys.stderr.isatty()
+        self._bottom = StatusLine(sys.stderr)
 
     def show(self, sweep: Sweep, ended: list[SweepTrial]) -> None:
         """Show the present state, at most once in `UPDATE_S`, and all that has ended."""
         if not self._rich:
-            self._clear()
+            self._bottom.clear()
             for trial in ended:
                 print(sweep_table.trial_line(sweep, trial), flush=True)
-            if self._live:
-                sys.stderr.write(sweep_table.summary_line(sweep))
-                sys.stderr.flush()
+            self._bottom.show(sweep_table.summary_line(sweep))
         elif ended or time.monotonic() >= self._next_s:
             self._draw(sweep)
 
@@ -121,12 +120,8 @@ class SweepDisplay:
         if self._rich:
             self._draw(sweep)
         else:
-            self._clear()
+            self._bottom.clear()
             print(sweep_table.trials_table(sweep).render(), flush=True)
-
-    def _clear(self) -> None:
-        if self._live:
-            sys.stderr.write("\r\x1b[2K")
 
     def _draw(self, sweep: Sweep) -> None:
         from IPython.display import display
