@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import type { IComparison } from '../api';
 import { useShared } from '../components/context';
+import { Sheet } from '../components/sheet';
 import { sideBySide } from './curves';
 
 /** What differs of parameters and environment, and the last values of all that was logged. */
@@ -58,41 +59,34 @@ function Table(props: {
   const { found, rows } = props;
   const { trans } = useShared();
   return (
-    <div
-      className="jp-Hp-sheetbox"
-      tabIndex={0}
-      role="group"
-      aria-label={trans.__('Table')}
-    >
-      <table className="jp-Hp-sheet jp-Hp-sides">
-        <thead>
-          <tr>
-            <td />
-            {found.runs.map((run, at) => (
-              <th key={run.id} scope="col" data-colour={at} title={run.id}>
-                <i />
-                {run.name}
-              </th>
+    <Sheet label={trans.__('Table')}>
+      <thead>
+        <tr>
+          <td />
+          {found.runs.map((run, at) => (
+            <th key={run.id} scope="col" data-colour={at} title={run.id}>
+              <i />
+              {run.name}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {Object.entries(rows).map(([name, values]) => (
+          <tr
+            key={name}
+            data-differs={
+              (props.marks && new Set(values).size > 1) || undefined
+            }
+          >
+            <th scope="row">{name}</th>
+            {values.map((value, at) => (
+              <td key={at}>{value}</td>
             ))}
           </tr>
-        </thead>
-        <tbody>
-          {Object.entries(rows).map(([name, values]) => (
-            <tr
-              key={name}
-              data-differs={
-                (props.marks && new Set(values).size > 1) || undefined
-              }
-            >
-              <th scope="row">{name}</th>
-              {values.map((value, at) => (
-                <td key={at}>{value}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Sheet>
   );
 }
 

@@ -1,12 +1,10 @@
 /** The dialog that submits a job to another backend: where, and what differs from the job. */
 
 import { Dialog } from '@jupyterlab/apputils';
-import * as React from 'react';
 
 import type { IShared } from '../components/context';
-import { Root } from '../root';
-import { FormDialog, KEYS } from '../run/dialog';
-import { IPromotionAnswer, PromotionForm } from './form';
+import { FormBody, FormDialog, KEYS } from '../components/formDialog';
+import { IPromotionAnswer, IPromotionQuestion, PromotionForm } from './form';
 
 export interface IPromoted {
   id: string;
@@ -26,14 +24,15 @@ export async function promote(
   );
   const first = others.find(one => !one.missing && !one.problem) ?? others[0];
   const before = await model.api.planPromotion(job.id, { backend: first.name });
-  const body = new Body(shared, () => dialog.check(), {
-    job,
-    backends: others,
-    first: before
-  });
+  const question = { job, backends: others, first: before };
+  const body = new FormBody<IPromotionQuestion, IPromotionAnswer>(
+    shared,
+    PromotionForm,
+    question
+  );
+  body.addClass('jp-Hp-promote');
   const options = {
     title: trans.__('Promote %1', job.name),
-    body,
     buttons: [
       Dialog.cancelButton(),
       Dialog.okButton({
@@ -44,43 +43,9 @@ export async function promote(
     focusNodeSelector: 'select',
     hasClose: true
   };
-  const dialog = new FormDialog<IPromotionAnswer | null>(
-    options,
-    () => body.getValue() !== null
-  );
-  dialog.addClass('jp-Hp-rundialog');
+  const dialog = new FormDialog(options, body);
   const { button, value } = await dialog.launch();
   return button.accept && value
     ? model.api.promote(job.id, value.choice, value.accept)
     : null;
-}
-
-type Question = React.ComponentProps<typeof PromotionForm>['question'];
-
-class Body extends Root implements Dialog.IBodyWidget<IPromotionAnswer | null> {
-  constructor(
-    shared: IShared,
-    private readonly _drawn: () => void,
-    private readonly _question: Question
-  ) {
-    super(shared);
-    this.addClass('jp-Hp-run');
-    this.addClass('jp-Hp-promote');
-  }
-
-  getValue(): IPromotionAnswer | null {
-    return this._answer;
-  }
-
-  protected view(): JSX.Element {
-    return React.createElement(PromotionForm, {
-      question: this._question,
-      onChange: (answer: IPromotionAnswer) => {
-        this._answer = answer;
-        this._drawn();
-      }
-    });
-  }
-
-  private _answer: IPromotionAnswer | null = null;
 }

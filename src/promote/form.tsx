@@ -8,6 +8,7 @@ import {
   IPromotionChoice
 } from '../api';
 import { useShared } from '../components/context';
+import { Sheet } from '../components/sheet';
 import { problems } from '../run/choice';
 import { TextField, TickField } from '../run/fields';
 import { IChoice, NOTHING } from '../run/line';
@@ -23,7 +24,7 @@ export interface IPromotionAnswer {
   accept: boolean;
 }
 
-interface IQuestion {
+export interface IPromotionQuestion {
   job: IPromoted;
   /** All but that where it ran. */
   backends: readonly IBackend[];
@@ -32,7 +33,7 @@ interface IQuestion {
 
 /** Where the job is to run, and what differs there. */
 export function PromotionForm(props: {
-  question: IQuestion;
+  question: IPromotionQuestion;
   onChange: (answer: IPromotionAnswer) => void;
 }): JSX.Element {
   const { job, backends, first } = props.question;
@@ -193,40 +194,33 @@ function Changes(props: {
     return null;
   }
   return (
-    <div
-      className="jp-Hp-sheetbox"
-      tabIndex={0}
-      role="group"
-      aria-label={trans.__('What differs')}
-    >
-      <table className="jp-Hp-sheet jp-Hp-sides">
-        <thead>
-          <tr>
-            <th scope="col">{trans.__('What')}</th>
-            <th scope="col">{trans.__('Then')}</th>
-            <th scope="col">{trans.__('Now')}</th>
-            <th scope="col">{trans.__('What that may change')}</th>
+    <Sheet label={trans.__('What differs')}>
+      <thead>
+        <tr>
+          <th scope="col">{trans.__('What')}</th>
+          <th scope="col">{trans.__('Then')}</th>
+          <th scope="col">{trans.__('Now')}</th>
+          <th scope="col">{trans.__('What that may change')}</th>
+        </tr>
+      </thead>
+      <tbody>
+        {changes.map(change => (
+          <tr
+            key={`${change.part} ${change.name}`}
+            data-asks={change.asks || undefined}
+          >
+            <th scope="row">
+              {change.name}{' '}
+              <span className="jp-Hp-small">
+                {parts[change.part] ?? change.part}
+              </span>
+            </th>
+            <td>{change.then}</td>
+            <td>{change.now}</td>
+            <td>{change.change}</td>
           </tr>
-        </thead>
-        <tbody>
-          {changes.map(change => (
-            <tr
-              key={`${change.part} ${change.name}`}
-              data-asks={change.asks || undefined}
-            >
-              <th scope="row">
-                {change.name}{' '}
-                <span className="jp-Hp-small">
-                  {parts[change.part] ?? change.part}
-                </span>
-              </th>
-              <td>{change.then}</td>
-              <td>{change.now}</td>
-              <td>{change.change}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Sheet>
   );
 }

@@ -1,11 +1,8 @@
-/** The dialog around the form: Ctrl-Enter accepts from everywhere, Escape closes. */
+/** The dialog around the form of "Run on cluster". */
 
 import { Dialog } from '@jupyterlab/apputils';
-import type { Message } from '@lumino/messaging';
-import * as React from 'react';
-
 import type { IShared } from '../components/context';
-import { Root } from '../root';
+import { FormBody, FormDialog, KEYS } from '../components/formDialog';
 import { Form, IAnswer, IQuestion } from './form';
 
 /** Show the form; null where the person closed it. */
@@ -14,12 +11,11 @@ export async function ask(
   question: IQuestion
 ): Promise<IAnswer | null> {
   const { trans } = shared;
-  const body = new Body(shared, question, () => dialog.check());
+  const body = new FormBody<IQuestion, IAnswer>(shared, Form, question);
   const options = {
     title: question.whole
       ? trans.__('Run notebook on cluster')
       : trans.__('Run on cluster'),
-    body,
     buttons: [
       Dialog.cancelButton(),
       Dialog.okButton({
@@ -30,79 +26,7 @@ export async function ask(
     focusNodeSelector: 'input[type="number"]',
     hasClose: true
   };
-  const dialog = new FormDialog(options, () => body.getValue() !== null);
-  dialog.addClass('jp-Hp-rundialog');
+  const dialog = new FormDialog(options, body);
   const { button, value } = await dialog.launch();
   return button.accept ? value : null;
-}
-
-export const KEYS = /Mac/.test(navigator.platform) ? '⌘ Enter' : 'Ctrl+Enter';
-
-class Body extends Root implements Dialog.IBodyWidget<IAnswer | null> {
-  constructor(
-    shared: IShared,
-    private readonly _question: IQuestion,
-    private readonly _drawn: () => void
-  ) {
-    super(shared);
-    this.addClass('jp-Hp-run');
-  }
-
-  /** What is chosen; null until the form is drawn. */
-  getValue(): IAnswer | null {
-    return this._answer;
-  }
-
-  protected view(): JSX.Element {
-    return React.createElement(Form, {
-      question: this._question,
-      onChange: (answer: IAnswer) => {
-        this._answer = answer;
-        this._drawn();
-      }
-    });
-  }
-
-  private _answer: IAnswer | null = null;
-}
-
-/** A dialog that Ctrl-Enter accepts, unless something in it is wrong. */
-export class FormDialog<T> extends Dialog<T> {
-  constructor(
-    options: Partial<Dialog.IOptions<T>>,
-    private readonly _filled: () => boolean
-  ) {
-    super(options);
-  }
-
-  protected onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    // The form is drawn later: until then a Ctrl-Enter would run the notebook's cells, here.
-    this.node.tabIndex = -1;
-    this.node.focus();
-  }
-
-  /** Look again whether the form can be accepted. */
-  check(): void {
-    this._checkValidation();
-  }
-
-  protected _evtKeydown(event: KeyboardEvent): void {
-    const { activeElement } = document;
-    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
-      event.stopPropagation();
-      event.preventDefault();
-      if (this._filled()) {
-        this.check();
-        this.resolve();
-      }
-    } else if (
-      event.key === 'Enter' &&
-      activeElement?.closest('.jp-Hp-run :is(button, summary)')
-    ) {
-      // The form's own buttons do what they say.
-    } else {
-      super._evtKeydown(event);
-    }
-  }
 }
