@@ -6,6 +6,7 @@ Write the file anew with ``python -m tests.test_cli_golden``.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,25 @@ def test_a_command_declares_its_own_verb_as_all_are_declared(verb: str, before: 
         name for name, of in ALIASES.items() if of == ALIASES.get(verb, verb)
     }
     assert alone[verb].format_help() == choices(build_parser())[verb].format_help()
+
+
+_PRINT_IMPORTED = """
+import sys
+from jupyter_hyperpod.cli.parser import build_parser
+from jupyter_hyperpod.cli.verbs import function_of
+build_parser(sys.argv[1:]); function_of(sys.argv[1]); print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("verb", ["list", "describe", "logs", "stop", "scale"])
+def test_a_short_command_imports_nothing_of_other_verbs(verb: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT_IMPORTED, verb], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    imported = set(done.stdout.split())
+    others = ("control.sweeps", "control.runs.promote", "control.setup", "control.doctor", "planner", "health.agent")
+    assert imported & {f"jupyter_hyperpod.{name}" for name in others} == set()
+    assert imported & {"yaml", "torch", "numpy", "traitlets"} == set()
 
 
 @pytest.mark.parametrize("words", [[], ["nosuch"], ["--help"], ["--store"], ["--json", "list"]], ids=" ".join)

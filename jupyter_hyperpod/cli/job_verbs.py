@@ -10,12 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 from ..control import jobs, lookup, report, watch
-from ..control.prospect import prospect
-from ..control.runs import printed, promote
+from ..control.runs import printed
 from ..control.sentences import event_sentence
-from ..control.sources.source import read_file
-from ..control.submit_options import job_name, shown_fields, spec_fields
-from ..control.sweeps.verbs import chosen_plan
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
 from ..core.events import Event, to_json
 from ..core.units import plural
@@ -23,13 +19,18 @@ from ..core.views import View, summary
 from ..storage import room
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import Store
-from . import sweep
 from .terminal import Terminal
 
 _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}
 
 
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.prospect import prospect
+    from ..control.sources.source import read_file
+    from ..control.submit_options import job_name, shown_fields, spec_fields
+    from ..control.sweeps.verbs import chosen_plan
+    from . import sweep
+
     path = Path(options.file)
     fields = spec_fields(options, job_name(path.name))
     source = read_file(path, terminal.note)
@@ -66,6 +67,8 @@ def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 
 def run_promote(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.runs import promote
+
     answer, new = promote.run(store, lookup.job_id(store, options.job), options)
     if options.json and not options.follow:
         return terminal.answer(options, answer.record)
