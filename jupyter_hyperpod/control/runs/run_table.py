@@ -20,6 +20,7 @@ from ...storage.store import JobStore, Store
 from ...system.users import user_name
 from ..report import LOST
 from . import run_record
+from .row_cache import CachedRow, RowCache
 
 READ_S = 0.4  # of jobs that are new here, in one answer; the rest follows in the next ones
 GOODPUT_S = 0.3  # of journals that are read for the goodput, the same
@@ -30,6 +31,23 @@ DIGEST = 16  # characters by which a source is named
 SOURCES_KEPT_BYTES = 64 << 20
 
 Row = dict[str, Any]
+LASTING = ("person", "queue", "code", "parameters")
+COLUMNS = (
+    *(
+        "id",
+        "name",
+        "priority",
+        "backend",
+        "step",
+        "submitted_s",
+        "started_s",
+        "ended_s",
+        "state",
+        "reason",
+        "notebook",
+    ),
+    *("nodes", "steps", "loss", "metrics", "incidents", "goodput", "tags", "note", "archived", *LASTING),
+)
 
 
 @dataclass
@@ -55,6 +73,7 @@ class RunTable:
         self._digests: dict[str, str] = {}  # what rows name, and the whole digest
         self._sources: dict[str, str] = {}
         self._source_bytes = 0
+        self._cache = RowCache(store.root, COLUMNS)
         self._lock = threading.Lock()
         self._filling = threading.Lock()
 
@@ -120,6 +139,7 @@ class RunTable:
                     fresh.version = self._version = version
                     self._known[job_id] = fresh
                     self._gone.pop(job_id, None)
+        self._cache.flush(there)
         return unread
 
     def _read(self, job_id: str, known: _Known | None) -> _Known:
@@ -132,12 +152,22 @@ class RunTable:
         stamp = _stamp(job)
         if known is not None and stamp and known.stamp == stamp:
             return known
+        if known is None and (cached := self._cache.get(job_id, stamp)):
+            self._digests |= {cached.digest[:DIGEST]: cached.digest} if cached.digest else {}
+            return _Known(cached.row, 0, stamp)
         fresh = self._new(job, FoldedJournal(job), known)
         fresh.stamp = stamp
+        self._remember(job_id, fresh)
         if known is not None and fresh.row == known.row:
             known.stamp, known.journal = stamp, fresh.journal
             return known
         return fresh
+
+    def _remember(self, job_id: str, known: _Known) -> None:
+        """Put a row into the cache that no event of this journal will change."""
+        if known.journal is None and not known.wants_goodput:
+            digest = self._digests.get(known.row["code"], "")
+            self._cache.put(job_id, CachedRow(known.stamp, digest, known.row))
 
     def _new(self, job: JobStore, journal: FoldedJournal, before: _Known | None) -> _Known:
         view = journal.catch_up()
@@ -147,11 +177,10 @@ class RunTable:
         return _Known(row, 0, 0, None if ended else journal, wants)
 
     def _row(self, job: JobStore, view: View, before: Row | None) -> Row:
-        lasting = ("person", "queue", "code", "parameters")
         if before is None:
             lasting_values = self._lasting(job)
         else:
-            lasting_values = {name: before[name] for name in lasting}
+            lasting_values = {name: before[name] for name in LASTING}
         lost = view["state"] not in TERMINAL_STATES and is_lost(job)
         labels, session = view["labels"], view["session"] or {}
         return {
@@ -207,6 +236,7 @@ class RunTable:
                 if goodput is not None:
                     known.row = known.row | {"goodput": round(goodput, 5)}
                     known.version = self._version = self._version + 1
+                self._remember(job_id, known)
 
 
 def _stamp(job: JobStore) -> int:
