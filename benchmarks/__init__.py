@@ -52,6 +52,8 @@ MODULES = {
     "strangers": "benchmarks.control.strangers",
     # a hundred browsers on one Jupyter server with a thousand jobs: bytes, its event loop, delay, memory
     "browsers": "benchmarks.control.browsers",
+    # one browser, ten thousand nodes and jobs: what a person waits for, from the click to the picture
+    "browser": "benchmarks.control.browser",
     # a model from an object store into memory: ours against other loaders, and against the machine
     "loading": "benchmarks.loading.comparison",
 }

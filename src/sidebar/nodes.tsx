@@ -10,6 +10,9 @@ const NAMED = 24;
 const SMALL = 600;
 /** Tiles per block; a block without news is not drawn again. */
 const BLOCK = 100;
+/** Blocks that are drawn at once; the others follow, `MORE` per frame, so that the panel opens without a wait. */
+const FIRST = 6;
+const MORE = 2;
 
 interface ITiles {
   nodes: readonly INodeView[];
@@ -44,15 +47,17 @@ export function NodeGrid(props: ITiles): JSX.Element {
   for (let start = 0; start < nodes.length; start += BLOCK) {
     blocks.push(nodes.slice(start, start + BLOCK));
   }
+  const drawn = useGrowing(blocks.length);
   return (
     <div
       className="jp-Hp-nodes"
       data-size={size}
       role="listbox"
       aria-label={trans.__('Nodes')}
+      aria-busy={drawn < blocks.length || undefined}
       onKeyDown={onKeyDown}
     >
-      {blocks.map((block, index) => {
+      {blocks.slice(0, drawn).map((block, index) => {
         const holds = (name: string | null) =>
           block.some(node => node.node === name) ? name : null;
         return (
@@ -69,6 +74,19 @@ export function NodeGrid(props: ITiles): JSX.Element {
       })}
     </div>
   );
+}
+
+/** How many of `count` blocks are drawn by now. */
+function useGrowing(count: number): number {
+  const [drawn, setDrawn] = React.useState(FIRST);
+  React.useEffect(() => {
+    if (drawn >= count) {
+      return;
+    }
+    const frame = requestAnimationFrame(() => setDrawn(drawn + MORE));
+    return () => cancelAnimationFrame(frame);
+  }, [drawn, count]);
+  return Math.min(drawn, count);
 }
 
 /** The tile that a key selects; rows are found by the tiles' positions. */

@@ -55,6 +55,15 @@ const JOB: IJobView = {
 
 const NONE = new Map<string, NodeRole>();
 
+/** Wait until each node has its tile. */
+async function allDrawn(): Promise<void> {
+  while (host.querySelector('[role=listbox][aria-busy]')) {
+    await act(
+      () => new Promise<void>(resolve => requestAnimationFrame(() => resolve()))
+    );
+  }
+}
+
 describe('NodeGrid', () => {
   it('says each node and its state, one of them reachable by Tab', () => {
     const nodes = [node(1), node(2, { state: 'busy', jobs: ['j-1'] })];
@@ -98,7 +107,25 @@ describe('NodeGrid', () => {
     expect(selected).toEqual(['node-2', 'node-3', 'node-1']);
   });
 
-  it('leaves blocks without news alone', () => {
+  it('draws thousands of nodes a part per frame', async () => {
+    const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
+    const grid = (
+      <NodeGrid
+        nodes={nodes}
+        parts={NONE}
+        selected={null}
+        onSelect={jest.fn()}
+      />
+    );
+    draw(grid);
+    const tiles = () => host.querySelectorAll('[role=option]').length;
+    expect(tiles()).toBe(600);
+    expect(find('[role=listbox]').getAttribute('aria-busy')).toBe('true');
+    await allDrawn();
+    expect(tiles()).toBe(2000);
+  });
+
+  it('leaves blocks without news alone', async () => {
     const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
     const grid = (list: INodeView[]) => (
       <NodeGrid
@@ -109,6 +136,7 @@ describe('NodeGrid', () => {
       />
     );
     draw(grid(nodes));
+    await allDrawn();
     const changed = [...nodes];
     changed[1500] = node(1500, { state: 'lost' });
     const seen: string[] = [];
