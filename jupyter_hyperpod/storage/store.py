@@ -15,7 +15,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
 <store>/sharing.json             the groups with which the store is shared
-<store>/rows.jsonl               a cache: the rows of the run table, of jobs that have ended
+<store>/rows.cache               a cache: the rows of the run table, of jobs that have ended
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
 <store>/distributions.json       digests of installed packages, and environments/ holds those that were built from locks
 <store>/reserve/                 room for commands on a full disk (`room.py`)

@@ -1,6 +1,6 @@
 """RowCache: the rows of jobs that have ended, in one file of the store, so that a server reads no journal again.
 
-``rows.jsonl`` has a line per row, appended; of one job the last line counts. It is a cache: a line that is torn or of
+``rows.cache`` has a line per row, appended; of one job the last line counts. It is a cache: a line that is torn or of
 another version is left out, and so is a row whose journal has changed since (its ``stamp`` differs).
 """
 
@@ -19,7 +19,7 @@ from ...core.views import FOLD
 from ...storage.store import write_private
 from ...system import portable
 
-FILE = "rows.jsonl"
+FILE = "rows.cache"
 FORMAT = 1
 SPARE_LINES = 1000  # so many lines that count no more are left in the file
 
