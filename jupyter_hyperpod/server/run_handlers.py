@@ -12,8 +12,7 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from ..control.housekeeping import delete_jobs
-from ..control.runs import labels, promote
-from ..control.runs.verbs import compared_for_browser
+from ..control.runs import labels
 from ..storage.store import Store
 from ..system.users import own_name
 from .base import ApiHandler
@@ -104,7 +103,7 @@ class ComparisonHandler(ApiHandler):
         names = self.get_query_arguments("job")
         allowed = self.authorizer.is_authorized(self, self.current_user, "read", RUNS)
         whole = bool(await ensure_async(allowed))
-        await send(self, lambda store: compared_for_browser(store, names, whole))
+        await send(self, lambda store: _compared(store, names, whole))
 
 
 class PromotionHandler(ApiHandler):
@@ -115,7 +114,7 @@ class PromotionHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        found = await self.call(promote.plan, job_id, self.body("planPromotion"))
+        found = await self.call(_promotion, job_id, self.body("planPromotion"))
         self.finish(json.dumps(found.to_json()))
 
 
@@ -129,7 +128,28 @@ class PromoteHandler(ApiHandler):
     async def post(self, job_id: str) -> None:
         body = self.body("promoteJob")
         accept = body.pop("accept", False)
-        new = await self.call(lambda store: promote.submit(store, promote.plan(store, job_id, body), accept=accept))
+        new = await self.call(_promoted, job_id, body, accept)
         self.log.info("%s promoted %s to %s: %s", self.identity() or own_name(), job_id, body["backend"], new)
         self.set_status(201)
         self.finish(json.dumps({"id": new}))
+
+
+# What few people ask for is imported when it is: the start of a server does not pay for it.
+
+
+def _compared(store: Store, names: list[str], whole: bool) -> Any:
+    from ..control.runs.verbs import compared_for_browser
+
+    return compared_for_browser(store, names, whole)
+
+
+def _promotion(store: Store, job_id: str, body: dict[str, Any]) -> Any:
+    from ..control.runs import promote
+
+    return promote.plan(store, job_id, body)
+
+
+def _promoted(store: Store, job_id: str, body: dict[str, Any], accept: bool) -> str:
+    from ..control.runs import promote
+
+    return promote.submit(store, promote.plan(store, job_id, body), accept=accept)
