@@ -63,7 +63,8 @@ THIRD_PARTY = {
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
     "integrations": {"torch", "transformers", "lightning", "accelerate"},
     "serving": {"torch", "tornado"},
-    "control": {"traitlets", "prometheus_client", "jupyter_core", "optuna"},  # the doctor asks where Jupyter looks
+    # jupyter_core: the doctor asks where Jupyter looks
+    "control": {"traitlets", "prometheus_client", "jupyter_core", "optuna", "cronsim"},
     "server": {
         "jupyter_server",
         "jupyter_events",

@@ -11,6 +11,7 @@ FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
 
 
 def _submit(verbs: Verbs, name: str) -> None:
+    from ..control.schedules.verbs import add_schedule_options
     from ..control.submit_options import add_submit_options
     from ..control.sweeps.verbs import add_sweep_options
 
@@ -21,6 +22,7 @@ def _submit(verbs: Verbs, name: str) -> None:
     verb.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
     add_submit_options(verb)
     add_sweep_options(verb)
+    add_schedule_options(verb)
     verb.add_argument("--follow", action="store_true", help=FOLLOW)
 
 
@@ -90,6 +92,12 @@ def _sweep(verbs: Verbs, name: str) -> None:
     from ..control.sweeps import verbs as sweeps
 
     sweeps.add_options(verbs.add(name, sweeps.HELP))
+
+
+def _schedule(verbs: Verbs, name: str) -> None:
+    from ..control.schedules import verbs as schedules
+
+    schedules.add_options(verbs.add(name, schedules.HELP))
 
 
 def _nodes(verbs: Verbs, name: str) -> None:
@@ -236,6 +244,7 @@ DECLARED: dict[str, Callable[[Verbs, str], None]] = {
     "tag": _run,
     "compare": _run,
     "sweep": _sweep,
+    "schedule": _schedule,
     "nodes": _nodes,
     "health": _health,
     "scale": _scale,

@@ -26,10 +26,11 @@ _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad"
 
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     from ..control.prospect import prospect
+    from ..control.schedules.verbs import chosen_timing
     from ..control.sources.source import read_file
     from ..control.submit_options import job_name, shown_fields, spec_fields
     from ..control.sweeps.verbs import chosen_plan
-    from . import sweep
+    from . import schedule, sweep
 
     path = Path(options.file)
     fields = spec_fields(options, job_name(path.name))
@@ -39,6 +40,8 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
         "script": path.suffix == ".py",
         "arguments": tuple(options.arguments),
     }
+    if timing := chosen_timing(options):
+        return schedule.run_submit(options, store, terminal, source, fields, timing)
     if plan := chosen_plan(options, fields.get("seed", 0), fields["arguments"]):
         return sweep.run_submit(options, store, terminal, source, fields, plan)
     if options.dry_run:

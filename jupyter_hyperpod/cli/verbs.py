@@ -29,6 +29,7 @@ VERBS = {
     "compare": "runs:run_compare",
     "tag": "runs:run_tag",
     "sweep": "sweep:run_sweep",
+    "schedule": "schedule:run_schedule",
     "nodes": "cluster_verbs:run_nodes",
     "health": "cluster_verbs:run_health",
     "metrics": "cluster_verbs:run_metrics",

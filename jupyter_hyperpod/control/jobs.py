@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -48,34 +48,50 @@ def submit(
     spec_fields: Mapping[str, Any] | None = None,
     *,
     earlier: JobStore | None = None,
+    once: str = "",
     **more: Any,
 ) -> str:
     """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
 
     `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
     ``elastic`` (or its text, "2:8"), ``working_directory`` and ``python`` to this process's own. ``earlier``: the job
-    whose copies of included folders are taken. Raises SpecError for a bad request, StoreError where the store refuses
-    (then nothing of the job remains), ClusterError where the cluster does not start: the job then stays pending and
-    starts with the next cluster.
+    whose copies of included folders are taken. ``once``: what this submission is called; where there is a job of the
+    same name from a submission that was called so, its id is returned. Raises SpecError for a bad request, StoreError
+    where the store refuses (then nothing of the job remains), ClusterError where the cluster does not start: the job
+    then stays pending and starts with the next cluster.
+    """
+    fields, fill = checked(store, source, {**(spec_fields or {}), **more}, earlier)
+    store.prepare()
+    spec = make_spec(fields, store.put_cell(source))
+    job = store.job_made(spec.name, once) if once else None
+    if job is None:
+        job = _create(store, spec, fill, earlier, once)
+    else:
+        _announce_late(job)
+    _wake(store, job)
+    return job.id
+
+
+def checked(
+    store: Store, source: str, spec_fields: Mapping[str, Any], earlier: JobStore | None = None
+) -> tuple[dict[str, Any], Callable[[Path], None]]:
+    """The complete fields of a submission, and what copies the folders that it includes into a job's directory.
+
+    Writes nothing. Raises as `submit` does.
     """
     store.refuse_foreign()
-    fields = complete({**(spec_fields or {}), **more})
+    fields = complete(spec_fields)
     check_source(source, fields.get("filename", "<cell>"))
     check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
-    checked = make_spec(fields, "")
-    if problem := load(checked.backend).refusal(checked.backend_options, str(store.root), checked.start_minimum):
+    spec = make_spec(fields, "")
+    if problem := load(spec.backend).refusal(spec.backend_options, str(store.root), spec.start_minimum):
         raise ClusterError(problem)
-    if earlier is None:
-        folders = [included.survey(folder) for folder in fields.get("include", ())]
-        fill = partial(included.copy, folders)
-        fields["include"] = tuple(str(folder.folder) for folder in folders)
-    else:
-        fill = partial(included.copy_again, earlier.path)
-    store.prepare()
-    job = _create(store, make_spec(fields, store.put_cell(source)), fill, earlier)
-    _wake(store, job)
-    return job.id
+    if earlier is not None:
+        return fields, partial(included.copy_again, earlier.path)
+    folders = [included.survey(folder) for folder in fields.get("include", ())]
+    fields["include"] = tuple(str(folder.folder) for folder in folders)
+    return fields, partial(included.copy, folders)
 
 
 def check_backend(backend: str) -> None:
@@ -122,22 +138,32 @@ def _here() -> str:
 
 
 def _create(
-    store: Store, spec: JobSpec, fill: Callable[[Path], None] | None = None, earlier: JobStore | None = None
+    store: Store, spec: JobSpec, fill: Callable[[Path], None], earlier: JobStore | None = None, once: str = ""
 ) -> JobStore:
     found, warnings = before_launch.fingerprint_of(store, spec)
     warnings += before_launch.since(earlier, found) if earlier else []
-    job = store.create_job(spec, fill)
+    job = store.create_job(spec, fill, once)
     with suppress(OSError):  # a note that the job does not need
         record.leave(job.path, found)
     try:
-        with event_writer(job.events, "control") as journal:
-            journal.append("job.submitted", {"id": job.id, "spec": spec.to_json()}, durable=True)
-            for text in warnings:
-                journal.append("warning.raised", {"text": text})
+        _announce(job, spec, warnings)
     except StoreError:
         store.remove_job(job.id)
         raise
     return job
+
+
+def _announce(job: JobStore, spec: JobSpec, warnings: Sequence[str] = ()) -> None:
+    with event_writer(job.events, "control") as journal:
+        journal.append("job.submitted", {"id": job.id, "spec": spec.to_json()}, durable=True)
+        for text in warnings:
+            journal.append("warning.raised", {"text": text})
+
+
+def _announce_late(job: JobStore) -> None:
+    """Tell the journal of a job of it where the process that made it ended before it did."""
+    if not any(event.kind == "job.submitted" for event in follow_events(job.events).poll()):
+        _announce(job, job.spec())
 
 
 def submission_warnings(store: Store, job_id: str) -> list[str]:

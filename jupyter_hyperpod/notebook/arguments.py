@@ -11,6 +11,7 @@ from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
 from ..control.runs import promote
 from ..control.runs import verbs as runs
+from ..control.schedules import verbs as schedules
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.sweeps import verbs as sweeps
 from ..control.verb_options import (
@@ -34,6 +35,7 @@ VERB_HELP = {
     "attach": "stream a job into this cell until it ends",
     **runs.VERBS,
     "sweep": sweeps.HELP,
+    "schedule": schedules.HELP,
     "rerun": "run a job again: the same code, the same specification",
     "promote": promote.HELP,
     "env": environment_verbs.HELP,
@@ -64,6 +66,7 @@ def cell_parser() -> Parser:
     )
     add_submit_options(parser)
     sweeps.add_sweep_options(parser)
+    schedules.add_schedule_options(parser)
     parser.add_argument(
         "--push",
         action="append",
@@ -117,6 +120,7 @@ def verb_parser() -> Parser:
     for name in runs.VERBS:
         runs.add_options(name, made[name])
     sweeps.add_options(made["sweep"])
+    schedules.add_options(made["schedule"])
     add_rerun_options(made["rerun"])
     _add_stream_options(made["rerun"])
     promote.add_options(made["promote"])

@@ -9,6 +9,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from ..control import cluster
+from ..control.schedules import schedule_file
 from ..core.errors import HyperpodError
 from ..mounts import table
 from ..recipes import catalogue
@@ -77,10 +78,12 @@ def _values(action: argparse.Action, notebook: Notebook) -> list[str]:
 
 
 def _stored(what: str, store: Store) -> list[str]:
-    """The names of jobs (then their ids, newest first), nodes or mounts that the store knows."""
+    """The names of jobs (then their ids, newest first), nodes, mounts or schedules that the store knows."""
     if what in ("job", "jobs"):
         ids = store.job_ids()
         return [*dict.fromkeys(job.rpartition("-")[0] for job in ids), *ids]
     if what == "node":
         return [node["node"] for node in cluster.status(store)["nodes"]]
+    if what == "schedule":
+        return schedule_file.names(store)
     return list(table.table(store)) if what == "mount" else []

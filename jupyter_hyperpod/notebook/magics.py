@@ -14,6 +14,7 @@ from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
 from ..control.option_parser import HelpShown
+from ..control.schedules.verbs import chosen_timing
 from ..control.sources import ipython_lines
 from ..control.sources.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
@@ -21,7 +22,7 @@ from ..control.sweeps.verbs import chosen_plan
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import parse_bytes
 from ..loader.reporting import show_with
-from . import push, stream, sweeps, verbs, widgets
+from . import push, schedules, stream, sweeps, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser
 from .shell import Notebook
 
@@ -81,6 +82,9 @@ class HyperpodMagics(Notebook):
         check_source(source, fields["filename"])
         if left_out:
             print(ipython_lines.note(left_out), file=sys.stderr, flush=True)
+        if timing := chosen_timing(options):
+            schedules.submit(self, options, source, fields, timing)
+            return
         names = push.listed(options.push)
         if wanted := push.wanted_names(push.listed(options.pull), source):
             fields["pull"] = wanted

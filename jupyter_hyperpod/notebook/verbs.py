@@ -47,7 +47,7 @@ from ..planner.face import ask
 from ..recipes import catalogue, render
 from ..storage import room
 from ..storage.store import Store
-from . import sweeps, widgets
+from . import schedules, sweeps, widgets
 from .plan import PlanRecord
 from .rows import Rows
 from .shell import Notebook
@@ -288,6 +288,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "compare": _compare,
     "tag": _tag,
     "sweep": sweeps.run_verb,
+    "schedule": schedules.run_verb,
     "rerun": _rerun,
     "promote": _promote,
     "env": _env,

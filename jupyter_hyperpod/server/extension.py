@@ -18,6 +18,7 @@ from .. import __version__
 from ..control import cluster
 from ..control.metrics import Metrics
 from ..control.runs.run_table import RunTable
+from ..control.schedules import verbs as schedules
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
@@ -164,6 +165,7 @@ class HyperpodExtension(ExtensionApp):
             self.retention.start(self.requests)
         if self.standby:
             self.requests.submit(self._stand_by)
+        self.requests.submit(self._wake_schedules)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         gc.freeze()  # a collection of all that was imported would hold the event loop for a tenth of a second
@@ -187,6 +189,14 @@ class HyperpodExtension(ExtensionApp):
             cluster.ensure_started(self.job_store, standby=True)
         except HyperpodError as error:
             self.log.warning("this host does not stand by for %s: %s", self.job_store.root, error)
+
+    def _wake_schedules(self) -> None:
+        """Start the supervisor again where schedules wait for it, as after a restart of the machine."""
+        try:
+            if schedules.wake_again(self.job_store):
+                self.log.info("the cluster of %s is started again for its schedules", self.job_store.root)
+        except HyperpodError as error:
+            self.log.warning("the schedules of %s do not run: %s", self.job_store.root, error)
 
     def close_later(self, reader: AnyReader) -> None:
         """Close a reader in a thread, because another thread may be reading for it."""

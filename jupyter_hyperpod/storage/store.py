@@ -14,6 +14,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/commands/      requests, one file per writer; members/ holds those of members of a group
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
+<store>/schedules/<name>/        what runs at which times (`control/schedules/schedule_file.py`)
 <store>/sharing.json             the groups with which the store is shared
 <store>/rows.cache               a cache: the rows of the run table, of jobs that have ended
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
@@ -60,6 +61,12 @@ def default_root() -> Path:
         return Path(named)
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state) / "jupyter_hyperpod"
+
+
+def _suffix(text: str) -> str:
+    """The end of the id of a job that is made once: a digest of what its submission is called."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return "".join(_ID_ALPHABET[byte % len(_ID_ALPHABET)] for byte in digest[:8])
 
 
 @contextmanager
@@ -268,14 +275,15 @@ class Store:
             raise NotFound(f"no cell with digest {digest[:12]!r} in {self.cells}")
         return _read(path).decode()
 
-    def create_job(self, spec: JobSpec, fill: Callable[[Path], None] | None = None) -> JobStore:
+    def create_job(self, spec: JobSpec, fill: Callable[[Path], None] | None = None, once: str = "") -> JobStore:
         """Create a job's directory and return it. A full disk leaves no half-made job behind.
 
-        ``fill`` may write more files into the directory, before the job is seen.
+        ``fill`` may write more files into the directory, before the job is seen. ``once``: of a name and this text
+        there is one job only, which `job_made` finds.
         """
-        suffix = "".join(secrets.choice(_ID_ALPHABET) for _ in range(8))
+        suffix = _suffix(once) if once else "".join(secrets.choice(_ID_ALPHABET) for _ in range(8))
         final = self.jobs / f"{spec.name}-{suffix}"
-        building = self.jobs / f".new-{suffix}"
+        building = self.jobs / f".new-{suffix}{f'-{secrets.token_hex(4)}' if once else ''}"
         try:
             for path in (building, building / "events", building / "commands"):
                 private_directory(path)
@@ -293,6 +301,11 @@ class Store:
             shutil.rmtree(building, ignore_errors=True)
             raise
         return JobStore(final)
+
+    def job_made(self, name: str, once: str) -> JobStore | None:
+        """The job of this name that was created with the same ``once``; None where there is none."""
+        path = self.jobs / f"{name}-{_suffix(once)}"
+        return JobStore(path) if path.is_dir() else None
 
     def remove_job(self, job_id: str) -> None:
         """Delete the directory of a job whose creation failed."""

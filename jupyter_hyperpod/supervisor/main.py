@@ -40,32 +40,25 @@ from .machines import Machines, runs_on
 from .process_ends import ProcessEnds
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 from .requests import Requests
+from .scheduled import ScheduleWatch
 from .step_pace import STANDBY_TICK_S, StepPace
 from .succession import Succession, begin_turn
 
 SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
+ClusterShape = tuple[int, int, Mapping[str, int], bool]  # nodes, spare ones, queues, whether networks are isolated
 
 
 class Supervisor:
     """One store's supervisor; `run` returns when it has been told to stop or to leave."""
 
-    def __init__(
-        self,
-        store: Store,
-        lock: Lock,
-        succession: Succession,
-        nodes: int,
-        spares: int,
-        queues: Mapping[str, int],
-        isolated: bool,
-    ) -> None:
+    def __init__(self, store: Store, lock: Lock, succession: Succession, shape: ClusterShape) -> None:
         self.store = store
         self.lock = lock
         self.directory = lock.directory
         self.succession = succession
-        self._take_shape(nodes, spares, queues, isolated)
+        self._take_shape(*shape)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
         self.journal = JournalWriter(store.cluster_events, WRITER)
@@ -73,7 +66,7 @@ class Supervisor:
         self.reading: dict[str, JobEntry] = {}  # their journals are not read to the end
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         surroundings = Surroundings(
-            self.directory, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=successor()
+            self.directory, self.selector, self._on_report, os.environ, PRELOAD, shape[-1], successor=successor()
         )
         self.host: Host = host(surroundings)
         self._ends = ProcessEnds(self.host, succession.holds)
@@ -82,6 +75,7 @@ class Supervisor:
         self.stop_reason = ""
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
+        self._scheduled = ScheduleWatch(store)
         self._scanned_s = -SCAN_EVERY_S
         self._renewed_for = self._problem = self._trouble = ""
         self._before = 0  # the supervisor before this one, if it died
@@ -110,6 +104,7 @@ class Supervisor:
             self._serve(self.lock.before if left_behind else 0)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
+        self._scheduled.close()
         if self.stopping and self.succession.turn and self.succession.holds():
             self._end_everything()
         elif self.stopping or self.succession.over:
@@ -184,6 +179,7 @@ class Supervisor:
             self._scanned_s = now_s
             for job in unfinished(self.store, self.settled, {*self.entries, *self.reading}):
                 self.load(job)
+            self._guard(self._scheduled.step)
         self.read_on()
         for entry in list(self.entries.values()):
             self._guard(partial(self._step_job, entry, now_s))
@@ -385,7 +381,7 @@ def main(arguments: list[str] | None = None) -> int:
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)
         lock = take_lock(options.store, options.succeed, options.since)
         succession = begin_turn(lock, options)
-        supervisor = Supervisor(options.store, lock, succession, *settled_shape(options.store, *asked))
+        supervisor = Supervisor(options.store, lock, succession, settled_shape(options.store, *asked))
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED

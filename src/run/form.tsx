@@ -125,8 +125,8 @@ export function Form(props: {
 
 /** Whether the cell's line has something that is folded away. */
 function startsOpen(choice: IChoice): boolean {
-  const { spares, queue, push, pull, other } = choice;
-  return spares !== null || [queue, push, pull, other].some(Boolean);
+  const { spares, queue, push, pull, schedule, other } = choice;
+  return spares !== null || [queue, push, pull, schedule, other].some(Boolean);
 }
 
 /** The line, and what the magic says of it without running it. */

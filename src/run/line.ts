@@ -18,6 +18,10 @@ export interface IChoice {
   /** Names with commas between them. */
   push: string;
   pull: string;
+  /** When it runs, as five fields of cron; empty for at once. */
+  schedule: string;
+  /** The time zone of these times, such as Europe/Berlin. */
+  zone: string;
   /** The cell returns at once. */
   detach: boolean;
   /** Options of SLURM, by name. */
@@ -40,12 +44,15 @@ export const NOTHING: IChoice = {
   python: '',
   push: '',
   pull: '',
+  schedule: '',
+  zone: '',
   detach: false,
   slurm: {},
   other: ''
 };
 
-type TextField = 'backend' | 'elastic' | 'name' | 'queue' | 'python';
+type TextField =
+  'backend' | 'elastic' | 'name' | 'queue' | 'python' | 'schedule' | 'zone';
 type NumberField = 'nodes' | 'priority' | 'spares';
 type NamesField = 'push' | 'pull';
 
@@ -54,7 +61,9 @@ const TEXTS: Record<string, TextField> = {
   '--elastic': 'elastic',
   '--name': 'name',
   '--queue': 'queue',
-  '--python': 'python'
+  '--python': 'python',
+  '--schedule': 'schedule',
+  '--time-zone': 'zone'
 };
 const NUMBERS: Record<string, NumberField> = {
   '--nodes': 'nodes',
@@ -183,6 +192,8 @@ export function write(choice: IChoice): string {
   add('--python', choice.python);
   add('--push', choice.push);
   add('--pull', choice.pull);
+  add('--schedule', choice.schedule.trim());
+  add('--time-zone', choice.zone);
   for (const [option, value] of Object.entries(choice.slurm)) {
     add('--slurm', value && `${option}=${value}`);
   }

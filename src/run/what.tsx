@@ -124,6 +124,8 @@ function Mounts({ asked }: { asked: Promise<IMount[]> }): JSX.Element {
 }
 
 const EXAMPLE = '--env A=1';
+const WEEKDAYS = '30 6 * * mon-fri';
+const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 const MOUNT: Record<string, string> = {
   ready: 'succeeded',
@@ -173,6 +175,29 @@ export function More(props: {
           help={trans.__('Whose guaranteed nodes the job may use.')}
           onChange={queue => change({ queue })}
         />
+        <TextField
+          label={trans.__('Schedule')}
+          value={choice.schedule}
+          placeholder={WEEKDAYS}
+          help={trans.__(
+            'Empty: now. Else minute, hour, day, month and day of week, or @daily; each run is of the cell as it is now.'
+          )}
+          onChange={schedule =>
+            change({ schedule, zone: schedule ? choice.zone || HERE : '' })
+          }
+        />
+        {choice.schedule && (
+          <TextField
+            label={trans.__('Time zone')}
+            value={choice.zone}
+            placeholder={HERE}
+            help={trans.__(
+              'Of the schedule. `%1` lists what is scheduled.',
+              '%hyperpod schedule list'
+            )}
+            onChange={zone => change({ zone: zone.trim() })}
+          />
+        )}
         <TickField
           label={trans.__('Run in the background')}
           value={choice.detach}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.cli import main, parser, terminal, verbs
+from jupyter_hyperpod.control.schedules import cron_times, firing, schedule_table
 from jupyter_hyperpod.control.sweeps import sweep_page
 from jupyter_hyperpod.control.sweeps.plan import SweepPlan
 from jupyter_hyperpod.core.member_commands import FAULTS_OF_MEMBERS
@@ -28,7 +29,8 @@ from tests.storage.people import OPERATOR, OWNER, READER, READERS, STRANGER, as_
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
-LOADED = (audit, face, parser, sweep_page, terminal, verbs)  # before a child becomes a user who may not read them
+# before a child becomes a user who may not read them
+LOADED = (audit, cron_times, face, firing, parser, schedule_table, sweep_page, terminal, verbs)
 JOURNAL = Path(__file__).parents[1] / "journals" / "happy.jsonl"
 SAMPLES = ("job.state", "generation.formed", "session.opened", "step.committed")
 
@@ -76,6 +78,9 @@ TABLE: dict[str, set[int]] = {
             "submit FILE",
             "rerun JOB",
             "sweep resume SWEEP",
+            "submit FILE --schedule @daily",
+            "schedule list",
+            *(f"schedule {action} nightly" for action in ("show", "pause", "resume", "run", "delete")),
             "promote JOB --backend slurm --dry-run",
             "delete JOB",
             "tag JOB --add mine",

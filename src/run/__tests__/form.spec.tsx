@@ -106,6 +106,19 @@ it('leaves a line as it is where nothing has changed', async () => {
   expect(find('details').hasAttribute('open')).toBe(true);
 });
 
+it('keeps the cell for times of the clock, in the time zone of the browser', async () => {
+  await show();
+  type('Schedule', '30 6 * * mon-fri');
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  expect(answer.line).toBe(
+    `%%hyperpod --nodes 2 --schedule '30 6 * * mon-fri' --time-zone ${zone}`
+  );
+  type('Time zone', 'Europe/Berlin');
+  expect(answer.line).toContain('--time-zone Europe/Berlin');
+  type('Schedule', '');
+  expect(answer.line).toBe('%%hyperpod --nodes 2');
+});
+
 it('knows a scheduler with its options', async () => {
   await show();
   type('Cluster', 'slurm');

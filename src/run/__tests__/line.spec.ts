@@ -26,6 +26,8 @@ const FULL: IChoice = {
   python: '/opt/my env/bin/python',
   push: 'a,b',
   pull: 'x',
+  schedule: '30 6 * * mon-fri',
+  zone: 'Europe/Berlin',
   detach: true,
   slurm: { partition: 'gpu', gres: 'gpu:8' },
   other: "--env 'A=it'\"'\"'s' --log-rule 'my rules.toml'"

@@ -1,0 +1,45 @@
+"""`jupyter hyperpod submit --schedule …` and `jupyter hyperpod schedule`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..control.prospect import prospect
+from ..control.schedules import verbs
+from ..control.schedules.verbs import ScheduleOptions
+from ..control.submit_options import shown_fields
+from ..core.errors import SpecError
+from ..storage.store import Store
+from .terminal import Terminal
+
+COMMAND = "jupyter hyperpod"
+
+
+def run_submit(
+    options: argparse.Namespace,
+    store: Store,
+    terminal: Terminal,
+    source: str,
+    fields: dict[str, Any],
+    timing: ScheduleOptions,
+) -> int:
+    """Keep a submission for its times."""
+    if options.follow:
+        raise SpecError("--follow shows a job, and a schedule has none yet: follow one of its runs, which are jobs")
+    if options.dry_run:
+        shown, said = shown_fields(fields), prospect(store, fields)
+        told, line = verbs.dry_run(timing)
+        lines = [f"would schedule {fields['name']} {line}"]
+        lines += [f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
+        lines += [terminal.paint(said, "warn")] if said else []
+        return terminal.answer(options, {"dry_run": True, "schedule": told, "spec": shown, "prospect": said}, *lines)
+    answer = verbs.add(store, source, fields, timing, COMMAND)
+    return terminal.answer(options, answer.record, *answer.lines)
+
+
+def run_schedule(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = verbs.run(options, store, COMMAND)
+    table = [answer.table.render(terminal.paint)] if answer.table is not None else []
+    before, after = (table, []) if options.action == "list" else ([], table)
+    return terminal.answer(options, answer.record, *before, *answer.lines, *after, ok=answer.ok)

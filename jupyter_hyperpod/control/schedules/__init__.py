@@ -1,0 +1,1 @@
+"""Runs that are submitted at times of the clock."""

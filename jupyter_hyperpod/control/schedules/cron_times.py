@@ -1,0 +1,162 @@
+"""The times of a schedule: five fields of cron in a time zone, also on the days on which clocks are changed.
+
+A time of day that clocks leave out comes at the first moment after the gap; one that they show twice comes the first
+time. Where the minute or the hour begins with ``*``, the fields mean an interval, which goes on through both hours and
+leaves out what does not exist: as in Debian's cron.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from ...core.errors import SpecError
+from ...core.options import near_matches
+from ...policy.scheduled_runs import COUNTED, TimesDue
+
+EXPECTED = "expected minute, hour, day of month, month and day of week, such as '30 6 * * mon-fri'"
+UTC_NAME = "UTC"
+NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_WINDOWS_S = (3 * 3600.0, 3 * 86400.0, 100 * 86400.0, 3000 * 86400.0)
+_LOCALTIME = "/etc/localtime"
+
+
+class CronTimes:
+    """The times that five fields of cron, or a name such as @daily, mean in a time zone. Raises SpecError."""
+
+    def __init__(self, cron: str, zone: str) -> None:
+        self.cron, self.zone = " ".join(cron.split()), zone
+        self._zone = zone_of(zone)
+        self._fields = NAMED.get(self.cron.lower(), self.cron)
+        if self.cron.startswith("@") and self._fields == self.cron:
+            raise SpecError(f"--schedule {cron[:80]!r} is unknown; expected five fields or one of {', '.join(NAMED)}")
+        if (count := len(self._fields.split())) != 5:
+            raise SpecError(f"--schedule {cron[:80]!r} has {count} fields; {EXPECTED}")
+        try:
+            CronSim(self._fields, datetime(2000, 1, 1, tzinfo=UTC))
+        except CronSimError as error:
+            what = str(error).removeprefix("Bad ")
+            raise SpecError(f"--schedule {cron[:80]!r}: its {what} cannot be read; {EXPECTED}") from None
+
+    def after(self, after_s: float) -> Iterator[float]:
+        """The times after a moment, in seconds since the Unix epoch."""
+        if any(field.startswith("*") for field in self._fields.split()[:2]):
+            yield from self._in_intervals(after_s)
+            return
+        last_s = after_s
+        for found in CronSim(self._fields, datetime.fromtimestamp(after_s, self._zone)):
+            time_s = found.timestamp()
+            if time_s > last_s:  # else: the same moment again, or the second showing of the clock
+                yield time_s
+                last_s = time_s
+
+    def _in_intervals(self, after_s: float) -> Iterator[float]:
+        """The times of fields that mean an interval, from one change of the clock to the next."""
+        begin_s = after_s
+        while True:
+            offset = self._offset(int(begin_s) + 1)
+            wall = datetime.fromtimestamp(begin_s, UTC).replace(tzinfo=None) + offset
+            for found in CronSim(self._fields, wall):
+                time_s = (found - offset).replace(tzinfo=UTC).timestamp()
+                if self._offset(time_s) != offset:
+                    begin_s = self._change_s(int(begin_s) + 1, int(time_s)) - 1
+                    break
+                yield time_s
+                begin_s = time_s
+            else:
+                return
+
+    def _offset(self, time_s: float) -> timedelta:
+        return datetime.fromtimestamp(time_s, self._zone).utcoffset() or timedelta()
+
+    def _change_s(self, before_s: int, after_s: int) -> int:
+        """The first second after the clock is changed, which it is between these two."""
+        offset = self._offset(before_s)
+        while after_s - before_s > 1:
+            middle_s = (before_s + after_s) // 2
+            before_s, after_s = (middle_s, after_s) if self._offset(middle_s) == offset else (before_s, middle_s)
+        return after_s
+
+    def next_s(self, after_s: float) -> float | None:
+        """The first time after a moment; None where there is none for fifty years."""
+        return next(self.after(after_s), None)
+
+    def due(self, after_s: float, until_s: float) -> TimesDue:
+        """The times after one moment, up to another and including it."""
+        newest = next(filter(None, (self._newest(s, until_s) for s in self._starts(after_s, until_s))), None)
+        if newest is None:
+            return TimesDue(None, 0)
+        count = 0
+        for time_s in self.after(after_s):
+            if time_s > until_s or count == COUNTED:
+                break
+            count += 1
+        return TimesDue(newest, count)
+
+    def _starts(self, after_s: float, until_s: float) -> Iterator[float]:
+        """Where to look for the newest time from: near the end first, since there may be very many."""
+        yield from (until_s - window_s for window_s in _WINDOWS_S if until_s - window_s > after_s)
+        yield after_s
+
+    def _newest(self, after_s: float, until_s: float) -> float | None:
+        newest = None
+        for time_s in self.after(after_s):
+            if time_s > until_s:
+                break
+            newest = time_s
+        return newest
+
+    def words(self, time_s: float) -> str:
+        """A time as people of this zone write it: ``Fri 2026-11-27 06:30``."""
+        at = datetime.fromtimestamp(time_s, self._zone)
+        day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[at.weekday()]
+        return f"{day} {at:%Y-%m-%d %H:%M}" + (f":{at:%S}" if at.second else "")
+
+
+def checked(cron: str, zone: str, now_s: float) -> CronTimes:
+    """The times for a new schedule. Raises SpecError for fields that name no day, too."""
+    times = CronTimes(cron, zone)
+    if times.next_s(now_s) is None:
+        raise SpecError(f"--schedule {cron[:80]!r} names no time of the next fifty years; {EXPECTED}")
+    return times
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name. Raises SpecError."""
+    if name == UTC_NAME:
+        return UTC  # it is known without the tables of the system
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        known = sorted(available_timezones())
+        if not known:
+            raise SpecError(
+                f"--time-zone {name[:80]!r}: this machine has no table of time zones; `pip install tzdata` brings one, "
+                f"and {UTC_NAME} needs none"
+            ) from None
+        raise SpecError(
+            f"--time-zone {name[:80]!r} is unknown{near_matches(name, known)}; expected a name such as Europe/Berlin"
+        ) from None
+
+
+def own_zone() -> str:
+    """The name of this machine's time zone; UTC where it has none."""
+    linked = os.path.realpath(_LOCALTIME)
+    found = os.environ.get("TZ", "").removeprefix(":") or linked.partition("/zoneinfo/")[2]
+    try:
+        zone_of(found or UTC_NAME)
+    except SpecError:
+        return UTC_NAME
+    return found or UTC_NAME
