@@ -88,6 +88,12 @@ def _run(verbs: Verbs, name: str) -> None:
     runs.add_options(name, verbs.add(name, runs.VERBS[name], job=name in ("report", "tag")))
 
 
+def _notebook(verbs: Verbs, name: str) -> None:
+    from ..control.verb_options import NOTEBOOK_HELP, add_notebook_options
+
+    add_notebook_options(verbs.add(name, NOTEBOOK_HELP, job=True))
+
+
 def _sweep(verbs: Verbs, name: str) -> None:
     from ..control.sweeps import verbs as sweeps
 
@@ -241,6 +247,7 @@ DECLARED: dict[str, Callable[[Verbs, str], None]] = {
     "env": _env,
     "audit": _audit,
     "report": _run,
+    "notebook": _notebook,
     "tag": _run,
     "compare": _run,
     "sweep": _sweep,

@@ -25,6 +25,7 @@ _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad"
 
 
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.executed import stored_notebook
     from ..control.prospect import prospect
     from ..control.schedules.verbs import chosen_timing
     from ..control.sources.source import read_file
@@ -40,6 +41,8 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
         "script": path.suffix == ".py",
         "arguments": tuple(options.arguments),
     }
+    if path.suffix == ".ipynb" and not options.dry_run:
+        fields["origin"] = stored_notebook.keep(store, path, terminal.note)
     if timing := chosen_timing(options):
         return schedule.run_submit(options, store, terminal, source, fields, timing)
     if plan := chosen_plan(options, fields.get("seed", 0), fields["arguments"]):

@@ -15,6 +15,13 @@ def run_report(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     return terminal.answer(options, answer.record, *answer.lines)
 
 
+def run_notebook(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.executed import executed_notebook
+
+    answer = executed_notebook.write_notebook(store, options.job, options.output, options.rank)
+    return terminal.answer(options, answer.record, *answer.lines)
+
+
 def run_compare(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     answer, tables = verbs.compare(store, options.jobs, options.output)
     lines = list(answer.lines)

@@ -26,6 +26,7 @@ VERBS = {
     "logs": "job_verbs:run_logs",
     "events": "job_verbs:run_events",
     "report": "runs:run_report",
+    "notebook": "runs:run_notebook",
     "compare": "runs:run_compare",
     "tag": "runs:run_tag",
     "sweep": "sweep:run_sweep",

@@ -59,6 +59,13 @@ def _values(values: Mapping[str, Any]) -> str:
     )
 
 
+def _begun(printed: Mapping[str, Any]) -> str:
+    """In words, that a cell of a notebook begins or has ended; "" for output."""
+    if "begins" not in printed:
+        return ""
+    return f"code cell {printed['begins']} begins" if printed["begins"] else "the last cell has ended"
+
+
 def _aim(injected: Mapping[str, Any]) -> str:
     if injected.get("target"):
         return f"the {injected['target']}"
@@ -103,7 +110,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "step.committed": _step_sentence,
     "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
     "output.written": lambda d: (
-        f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}"
+        f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {_begun(d) or d['text'].rstrip()}"
     ),
     "user.error": lambda d: f"{d['type']}: {d['message']}",
     "warning.raised": lambda d: str(d["text"]),

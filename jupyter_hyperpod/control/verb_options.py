@@ -71,6 +71,16 @@ def given_filters(options: argparse.Namespace, *names: str) -> str:
     return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in words)
 
 
+NOTEBOOK_HELP = "write the notebook of a job with the outputs of its cells, also while it runs"
+
+
+def add_notebook_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``notebook``."""
+    written = "notebook to write (default: JOB.ipynb in this folder); one that exists is replaced"
+    parser.add_argument("-o", "--output", metavar="FILE", help=written)
+    parser.add_argument("--rank", type=int, metavar="R", help="with what this rank has printed (default: rank 0)")
+
+
 def add_event_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``events`` that choose what is shown."""
     parser.add_argument(

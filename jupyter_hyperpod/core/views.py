@@ -286,6 +286,8 @@ def _decision_made(view: View, event: Event) -> None:
 
 def _output_written(view: View, event: Event) -> None:
     data = event.data
+    if "begins" in data:
+        return
     written = {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
     append_output(view["output"], written)
 

@@ -97,9 +97,11 @@ EVENTS: dict[str, Fields] = {
         ),
         # written by agents
         # `shown`: the text stands for a display; action (display, update, clear, or "" where another rank shows it),
-        # id, place (session, step, number), and the MIME bundle: data, metadata. `step`: it was printed in that one
+        # id, place (session, step, number), and the MIME bundle: data, metadata; `result`: a cell's value. `step`,
+        # `cell`: it was printed in that one. `begins`: that cell of the notebook begins; 0: the last one has ended
         "output.written": (
-            "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map, session?: int, step?: int"
+            "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map, session?: int, step?: int, "
+            "cell?: int, begins?: int"
         ),
         # `line` is the line of the cell as the notebook numbers it; `cell`: of which of several cells
         "user.error": (

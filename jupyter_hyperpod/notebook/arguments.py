@@ -15,10 +15,12 @@ from ..control.schedules import verbs as schedules
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.sweeps import verbs as sweeps
 from ..control.verb_options import (
+    NOTEBOOK_HELP,
     add_cluster_options,
     add_event_options,
     add_fault_options,
     add_log_options,
+    add_notebook_options,
     add_serve_options,
 )
 from ..core.errors import SpecError
@@ -34,6 +36,7 @@ VERB_HELP = {
     "logs": "show what a job's ranks have printed until now; `attach` follows it",
     "attach": "stream a job into this cell until it ends",
     **runs.VERBS,
+    "notebook": NOTEBOOK_HELP,
     "sweep": sweeps.HELP,
     "schedule": schedules.HELP,
     "rerun": "run a job again: the same code, the same specification",
@@ -107,7 +110,19 @@ def verb_parser() -> Parser:
         )
         for name, text in VERB_HELP.items()
     }
-    for name in ("describe", "events", "logs", "attach", "report", "tag", "rerun", "promote", "scale", "stop"):
+    for name in (
+        "describe",
+        "events",
+        "logs",
+        "attach",
+        "report",
+        "notebook",
+        "tag",
+        "rerun",
+        "promote",
+        "scale",
+        "stop",
+    ):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
@@ -119,6 +134,7 @@ def verb_parser() -> Parser:
     environment_verbs.add_options(made["env"])
     for name in runs.VERBS:
         runs.add_options(name, made[name])
+    add_notebook_options(made["notebook"])
     sweeps.add_options(made["sweep"])
     schedules.add_options(made["schedule"])
     add_rerun_options(made["rerun"])

@@ -23,6 +23,7 @@ from ..control import (
     validate,
     watch,
 )
+from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
 from ..control.prospect import prospect
 from ..control.runs import labels, printed, promote
@@ -222,6 +223,11 @@ def _report(options: argparse.Namespace, notebook: Notebook) -> None:
         print(line)
 
 
+def _notebook(options: argparse.Namespace, notebook: Notebook) -> None:
+    for line in executed_notebook.write_notebook(*_job(options, notebook), options.output, options.rank).lines:
+        print(line)
+
+
 def _tag(options: argparse.Namespace, notebook: Notebook) -> None:
     for line in labels.tag(*_job(options, notebook), options).lines:
         print(line)
@@ -285,6 +291,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "logs": _logs,
     "attach": _attach,
     "report": _report,
+    "notebook": _notebook,
     "compare": _compare,
     "tag": _tag,
     "sweep": sweeps.run_verb,

@@ -31,6 +31,21 @@ class CellLine:
         return f"line {self.line} of code cell {self.cell} of {self.notebook}"
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedPart:
+    """One code cell in a joined source: its number, and the lines of the source from its mark up to the next.
+
+    ``skipped``: lines of the cell above the first of ``source``.
+    """
+
+    notebook: str
+    cell: int
+    begins: int
+    ends: int
+    source: str
+    skipped: int = 0
+
+
 def joined(notebook: str, cells: Iterable[tuple[int, str]]) -> str:
     """The cells, each with its number, as one source; lines keep their numbers within a cell."""
     name = re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]", " ", notebook)
@@ -46,6 +61,15 @@ class JoinedCells:
         marks = [(at, found) for at, line in enumerate(lines, 1) if (found := _MARK.fullmatch(line))]
         self._begins = [at for at, _ in marks]
         self._cells = [(found[2], int(found[1]), int(found[3] or 1)) for _, found in marks]
+        self._lines = lines
+
+    def parts(self) -> list[JoinedPart]:
+        """Each cell with its source."""
+        ends = [*(at - 1 for at in self._begins[1:]), len(self._lines)]
+        return [
+            JoinedPart(notebook, cell, begin, end, "\n".join(self._lines[begin:end]).rstrip("\n"), first - 1)
+            for begin, end, (notebook, cell, first) in zip(self._begins, ends, self._cells, strict=False)
+        ]
 
     def at(self, line: int) -> CellLine | None:
         """Where a line of the source is; None before the first cell."""

@@ -50,6 +50,7 @@ ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
 CELLS_KEPT_S = 3600.0
+NOTEBOOK_DIGEST = "notebook_digest"  # in the origin of a job: its notebook is stored as cells are
 DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
@@ -258,9 +259,10 @@ class Store:
     def forget_cells(self) -> None:
         """Remove the source of cells of which no job is left, an hour after the last submission. Raises StoreError."""
         try:
-            known = {self.job(job_id).spec().cell_digest for job_id in self.job_ids()}
+            specs = [self.job(job_id).spec() for job_id in self.job_ids()]
         except (SpecError, NotFound):
             return  # a job that cannot be read may need any of them
+        known = {digest for spec in specs for digest in (spec.cell_digest, spec.origin.get(NOTEBOOK_DIGEST))}
         before_s = time.time() - CELLS_KEPT_S
         with _store_errors("remove sources from", self.cells):
             for path in self.cells.iterdir():

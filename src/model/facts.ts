@@ -189,6 +189,8 @@ export interface IFacts {
     shown?: Record<string, any>;
     session?: number;
     step?: number;
+    cell?: number;
+    begins?: number;
   };
   'user.error': {
     member: string;

@@ -368,6 +368,9 @@ const JOB_HANDLERS: Handlers<IJobView> = {
 
   'output.written': (view, event) => {
     const { member, node, rank, stream, text } = event.data;
+    if (event.data.begins !== undefined) {
+      return;
+    }
     appendOutput(view.output, {
       member,
       node,

@@ -18,7 +18,7 @@ from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 
-SOURCE = "print('hello')"
+SOURCE = "# %% code cell 1 of book.ipynb\nprint('hello')"
 OWNER, OPERATOR, READER, STRANGER = 61001, 61002, 61003, 61004
 READERS, OPERATORS = 62001, 62002
 # whoever operates must also be in the group that reads

@@ -54,6 +54,7 @@ TABLE: dict[str, set[int]] = {
             "events JOB",
             "audit JOB",
             "report JOB -o REPORT",
+            "notebook JOB -o REPORT",
             "compare first second",
             "metrics",
             "nodes list",

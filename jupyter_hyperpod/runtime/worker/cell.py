@@ -4,12 +4,10 @@ from __future__ import annotations
 import __future__
 
 import ast
-import io
 import linecache
 import os
 import sys
 import time
-import tokenize
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -21,12 +19,12 @@ from ...core.spec import JobSpec
 from ...core.units import cut, plural
 from ...storage import included
 from ...storage.joined_cells import JoinedCells
-from .. import cell_places
+from .. import cell_by_cell, cell_places
 from ..program import generators
 from ..protocol import facts
 from . import cell_end, pictures
 from .bundles import words
-from .displays import display
+from .displays import display, result
 
 DONE, STOPPED = "done", "stopped"
 TRACEBACK_FRAMES = 50
@@ -39,7 +37,8 @@ _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.al
 def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> facts.CellFailed | str:
     """Run `source` as ``__main__``; return its error, or DONE, or STOPPED for a reason that is not its own.
 
-    The last value of a cell, but not of a file, is shown where `is_first` says, at the end, that this is rank 0.
+    The last value of a cell, but not of a file, is shown where `is_first` says, at its end, that this is rank 0; where
+    the cells of a notebook were joined, that of each.
     ``job``: the directory with the folders that the job includes.
     """
     filename = spec.filename
@@ -98,6 +97,17 @@ def _execute(source: str, filename: str, names: dict[str, Any], is_first: Callab
         exec(compile(source, filename, "exec", dont_inherit=True), names)
         return
     tree = ast.parse(source, filename)
+    if parts := JoinedCells(source).parts():
+
+        def show(value: Any) -> None:
+            if value is not None:
+                result(value, is_first())
+
+        whole = cell_by_cell.marked(tree, parts, pictures.show_open_ones, show)
+        exec(compile(whole, filename, "exec", dont_inherit=True), names)
+        pictures.show_open_ones()
+        cell_by_cell.ended()
+        return
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr):
         exec(compile(source, filename, "exec", dont_inherit=True), names)
@@ -108,16 +118,9 @@ def _execute(source: str, filename: str, names: dict[str, Any], is_first: Callab
         end = compile(ast.Expression(last.value), filename, "eval", flags, dont_inherit=True)
         exec(body, names)
         value = eval(end, names)  # noqa: S307 - the person's own
-        if value is not None and is_first() and not _ends_silently(source):
+        if value is not None and is_first() and not cell_by_cell.ends_silently(source):
             display(value)
     pictures.show_open_ones()
-
-
-def _ends_silently(source: str) -> bool:
-    """Whether a semicolon ends the source, which hides its value in a notebook."""
-    skipped = (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER, tokenize.DEDENT)
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in skipped]
-    return bool(tokens) and tokens[-1].string == ";"
 
 
 def describe(error: BaseException, filename: str, cells: JoinedCells | None = None) -> facts.CellError:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...storage.output.output_relay import mark
+from .. import cell_by_cell
 from ..protocol import facts
 from . import bundles
 
@@ -34,18 +35,29 @@ class Displays:
         self._sent = 0
         self._kept: list[tuple[str, dict[str, Any]]] = []  # of this place, not shown because another is rank 0
 
-    def give(self, action: str, data: bundles.Bundle, metadata: bundles.Bundle, display_id: str) -> None:
-        """Show a bundle, clear the output (``display_id`` "wait": when something follows), or update a display."""
+    def count(self) -> None:
+        """One display more at this place, whoever shows it."""
         if (here := self._where()) != self._place:
             self._place, self._count = here, 0
             self._kept.clear()
         self._count += 1
+
+    def give(
+        self, action: str, data: bundles.Bundle, metadata: bundles.Bundle, display_id: str, *, result: bool = False
+    ) -> None:
+        """Show a bundle, clear the output (``display_id`` "wait": when something follows), or update a display.
+
+        ``result``: it is the value of a cell.
+        """
+        self.count()
         data, problem = bundles.bounded(data)
         if problem and self._is_first():
             print(problem, file=sys.stderr, flush=True)
         text = f"{data.get(bundles.PLAIN, '')}\n" if action != CLEAR else ""
         place = [*self._place, self._count]
-        whole = {"action": action, "id": display_id, "place": place, "data": data, "metadata": metadata}
+        whole: dict[str, Any] = {"action": action, "id": display_id, "place": place, "data": data, "metadata": metadata}
+        whole |= {"cell": cell} if (cell := cell_by_cell.number()) else {}
+        whole |= {"result": True} if result else {}
         if self._is_first():
             self._write(text, whole)
         else:
@@ -79,6 +91,22 @@ def take_over() -> None:
     """See `Displays.take_over`."""
     if _displays is not None:
         _displays.take_over()
+
+
+def result(value: Any, first: bool) -> None:
+    """Show the value of a cell where this process is the ``first`` rank; the others count it."""
+    if not first:
+        if _displays is not None:
+            _displays.count()
+        return
+    if not isinstance(value, type) and hasattr(type(value), "_ipython_display_"):
+        value._ipython_display_()
+        return
+    data, about = bundles.bundle_of(value)
+    if _displays is None:
+        print(data.get(bundles.PLAIN, ""), flush=True)
+    else:
+        _displays.give(DISPLAY, data, about, "", result=True)
 
 
 class DisplayHandle:

@@ -20,6 +20,7 @@ from ...storage.environment import kernel_choices
 from ...storage.fingerprint import record as fingerprint
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
+from .. import cell_by_cell
 from ..comm.mesh import listen
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
@@ -146,6 +147,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     if shard == 0:
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
     adapters.begin()
+    cell_by_cell.note(progress.under_way)
     record_own_modules(context.job.path)
     if difference := _other_environment(context.job.path):
         me.journal("warning.raised", {"text": f"{context.node}: {difference}"})

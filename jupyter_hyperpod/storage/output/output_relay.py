@@ -6,7 +6,8 @@ every reader gets a line about it. The journal takes half of it per worker, and 
 `output`, as the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts.
 
 An event names the session and the step that the rank was in, as soon as there is one: the worker writes a mark into its
-output where the step is another than before. ``NODE.steps`` (`step_index.py`) leads from steps to times.
+output where the step is another than before. It does the same where a cell of a notebook begins: an event without text
+says so (``begins``), and those that follow name the cell. ``NODE.steps`` (`step_index.py`) leads from steps to times.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .step_index import StepIndex
 
 SHARE_VARIABLE, SHARE_MB = "HYPERPOD_OUTPUT_MB", 64
 MARK_BEGINS = "\x1eHYPERPOD-"
-_MARK = re.compile(f"{MARK_BEGINS}(SHOWN|STEP)-([0-9]{{1,9}})(?:-([0-9]{{1,15}}))?\x1e\n")
+_MARK = re.compile(f"{MARK_BEGINS}(SHOWN|STEP|CELL)-([0-9]{{1,9}})(?:-([0-9]{{1,15}}))?\x1e\n")
 
 
 def mark(number: int) -> str:
@@ -47,12 +48,21 @@ def step_mark(session: int, step: int) -> str:
     return f"{MARK_BEGINS}STEP-{session}-{step}\x1e\n"
 
 
+def cell_mark(number: int) -> str:
+    """The text that stands where a code cell of a notebook begins; 0: the last one has ended."""
+    return f"{MARK_BEGINS}CELL-{number}\x1e\n"
+
+
 @dataclass
 class StepLabel:
-    """The session and the step, both from 1, of what is read from one stream of a worker; 0 before the first step."""
+    """The session and the step, both from 1, of what is read from one stream of a worker; 0 before the first step.
+
+    ``cell``: the number of the notebook's code cell; 0 where no cell has said that it begins.
+    """
 
     session: int = 0
     step: int = 0
+    cell: int = 0
 
 
 class OutputRelay:
@@ -107,9 +117,16 @@ class OutputRelay:
             at = found.end()
             if found[1] == "STEP":
                 label.session, label.step = int(found[2]), int(found[3] or 0)
+            elif found[1] == "CELL":
+                self._begin_cell(record, int(found[2]), label)
             elif (display := self._expected.pop(int(found[2]), None)) is not None:
                 self._show(record, *display, label)
         self._write(record, text[at:], label)
+
+    def _begin_cell(self, record: dict[str, Any], number: int, label: StepLabel) -> None:
+        label.cell = number or label.cell  # what comes after the end is the last cell's
+        if record["stream"] == "stdout":
+            self._piece(record | {"text": "", "begins": number}, label)
 
     def _show(self, record: dict[str, Any], text: str, shown: dict[str, Any], label: StepLabel) -> None:
         size = len(text) + sum(len(str(found)) for found in shown.get("data", {}).values())
@@ -227,7 +244,8 @@ class OutputRelay:
 
 
 def _label_of(label: StepLabel) -> dict[str, int]:
-    return {"session": label.session, "step": label.step} if label.session else {}
+    found = {"session": label.session, "step": label.step} if label.session else {}
+    return found | ({"cell": label.cell} if label.cell else {})
 
 
 def _megabytes(variable: str, default: int) -> int:

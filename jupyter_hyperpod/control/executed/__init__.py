@@ -1,0 +1,1 @@
+"""The notebook of a job, given back with its outputs."""
