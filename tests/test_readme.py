@@ -54,6 +54,7 @@ def test_every_design_record_is_in_the_index_and_says_why() -> None:
     for record in records:
         headings = re.findall(r"^## (.*)$", record.read_text(), re.MULTILINE)
         assert headings == ["Context", "Decision", "Consequence"], record.name
+        assert record.read_text().startswith(f"# {record.name[:4]} "), record.name
         assert f"({record.name})" in index, f"the index lacks {record.name}"
 
 
