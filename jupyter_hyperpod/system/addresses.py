@@ -1,12 +1,16 @@
-"""Finds the address at which processes of other nodes reach this one."""
+"""Finds the address at which processes of other nodes reach this one, and ports that they can reach."""
 
 from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
+_TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
+_LISTENS = "0A"
+_V6_LOOPBACK, _V4_IN_V6 = "0" * 24 + "01000000", "0" * 16 + "FFFF0000"  # as proc(5) writes words of an address
 
 
 def own_address(asked: str, endpoint: Path) -> str:
@@ -23,3 +27,21 @@ def own_address(asked: str, endpoint: Path) -> str:
             return str(probe.getsockname()[0])
     except (ValueError, LookupError, TypeError) as error:
         raise OSError(f"{endpoint} names no coordinator: {error}") from None
+
+
+def is_exposed(port: int) -> bool:
+    """Whether somebody listens at this TCP port at an address that other machines may reach."""
+    for table in _TABLES:
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                local, _, state = line.split()[1:4]
+                address, _, number = local.partition(":")
+                if state == _LISTENS and int(number, 16) == port and not _is_loopback(address):
+                    return True
+    return False
+
+
+def _is_loopback(address: str) -> bool:
+    if address == _V6_LOOPBACK:
+        return True
+    return (len(address) == 8 or address.startswith(_V4_IN_V6)) and address.endswith("7F")
