@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..control import deploy, served, watch
+from ..control.engines import presets
 from ..control.report import progress_line
 from ..control.verb_options import serve_fields
 from ..core.errors import HyperpodError
@@ -24,7 +25,10 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
         views = deploy.deployments(store)
         record = [summary(view) for view in views]
         return terminal.answer(options, record, served.deployments_table(views).render(terminal.paint))
-    follower = watch.JobWatch(store, deploy.serve(store, options.model, **fields))
+    job_id = deploy.serve(store, options.model, **fields)
+    for line in presets.notes(options.engine, options.model):
+        terminal.note(line)
+    follower = watch.JobWatch(store, job_id)
     try:
         _until_it_answers(follower, terminal)
         view, token = follower.view, str(deploy.token_file(store, follower.job_id))

@@ -18,13 +18,14 @@ from ..mounts import table
 from ..mounts.table import REMOTE, resolve_url
 from ..storage.store import Store
 from . import jobs
+from .engines import presets
 from .sources.source import read_file
 from .submit_options import job_name
 
 READY_TIMEOUT_S = 600.0
 # a deployment lives for months; only replicas that repeatedly fail at their start end it
 ENDLESS = 1_000_000
-_DECODER = "# served by the project's decoder\n"
+_DECODER, _ENGINE = "# served by the project's decoder\n", "# served by an engine\n"
 
 
 def parse_replicas(text: str) -> tuple[int, int]:
@@ -44,6 +45,9 @@ def serve(
     *,
     replicas: str = "1",
     handler: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
+    engine_args: str | None = None,
+    start_timeout_s: float | None = None,
     name: str | None = None,
     threads: int = 1,
     env: Mapping[str, str] | None = None,
@@ -52,19 +56,28 @@ def serve(
 ) -> str:
     """Start a deployment of ``model`` and return its job id; `wait_ready` waits until it answers.
 
-    ``handler``: a Python file with ``load(model)`` and ``predict(model, inputs)``; without it the model is one of the
-    project's decoder. ``limits`` are fields of ServeSpec. Raises SpecError for a bad request, NotFound for a
-    missing local path, and the errors of `jobs.submit`.
+    ``handler``: a Python file with ``load(model)`` and ``predict(model, inputs)``. ``engine``: the name of a preset
+    (`control.engines.presets`) or the command of another server, with ``engine_args`` behind it; it has to be ready
+    ``start_timeout_s`` after its start. Without both the model is one of the project's decoder. ``limits`` are fields
+    of ServeSpec. Raises SpecError for a bad request or a missing engine, NotFound for a missing local path, and the
+    errors of `jobs.submit`.
     """
     store.refuse_foreign()
     minimum, maximum = parse_replicas(replicas)
-    known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum"}
+    known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum", "engine"}
     if unknown := sorted(limits.keys() - known):
         raise SpecError(f"not an option of a deployment: {unknown[0]}; expected some of {', '.join(sorted(known))}")
     if handler and limits.get("recipe"):
         raise SpecError("a recipe describes the project's decoder, a handler brings its own model; choose one of them")
     given = {key: value for key, value in limits.items() if value is not None}
     task = "predict" if handler else "completions"
+    if engine is not None:
+        if handler or limits.get("recipe"):
+            raise SpecError("an engine brings its own code and shape; give neither a handler nor a recipe with it")
+        found, suited = presets.engine_of(engine, engine_args, start_timeout_s)
+        given, task = suited | given | {"engine": found}, "engine"
+    elif engine_args is not None or start_timeout_s is not None:
+        raise SpecError("arguments and a start timeout are those of an engine; name it with --engine")
     located, env = _located(store, model), dict(env or {})
     if (public := public_name(located)) != located:
         env[MODEL_VARIABLE], located, model = located, public, public_name(model)
@@ -82,7 +95,8 @@ def serve(
         "max_restarts": ENDLESS,
         "serve": spec,
     }
-    return jobs.submit(store, read_file(Path(handler)) if handler else _DECODER, job)
+    source = read_file(Path(handler)) if handler else _ENGINE if engine is not None else _DECODER
+    return jobs.submit(store, source, job)
 
 
 def _located(store: Store, model: str) -> str:
@@ -104,8 +118,14 @@ def token_file(store: Store, job_id: str) -> Path:
     return store.job(job_id).path / "token"
 
 
-def wait_ready(store: Store, job_id: str, timeout_s: float = READY_TIMEOUT_S) -> View:
-    """Wait until the deployment answers and return its view. Raises ClusterError where it ends before, or too late."""
+def wait_ready(store: Store, job_id: str, timeout_s: float | None = None) -> View:
+    """Wait until the deployment answers and return its view. Raises ClusterError where it ends before, or too late.
+
+    Without ``timeout_s`` it has ten minutes, and an engine its own time to start besides.
+    """
+    if timeout_s is None:
+        serve = store.job(job_id).spec().serve
+        timeout_s = READY_TIMEOUT_S + (serve.engine.start_timeout_s if serve and serve.engine else 0.0)
     try:
         view = jobs.wait(store, job_id, TERMINAL_STATES | {"running"}, timeout_s)
     except TimeoutError as error:

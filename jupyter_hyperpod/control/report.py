@@ -118,6 +118,13 @@ def _load(metrics: Mapping[str, Any]) -> str:
     return " · ".join([*parts, *([f"{metrics['queued']} wait"] if metrics["queued"] else [])])
 
 
+def _engine(metrics: Mapping[str, Any]) -> str:
+    """Return what the engines of a deployment say of their requests."""
+    words = (("engine_running", "running"), ("engine_waiting", "waiting"))
+    told = ", ".join(f"{metrics[name]:,.0f} {what}" for name, what in words if name in metrics)
+    return f"requests in the engines: {told}" if told else ""
+
+
 def latency_text(metrics: Mapping[str, Any], name: str) -> str:
     """Return a deployment's latency; '-' before its first answer."""
     return format_duration(metrics[name]) if metrics.get(name) is not None else "-"
@@ -264,6 +271,7 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
         ("samples", f"{view['samples']:,}, {plural(view['redone'], 'micro-batch')} computed again" if session else ""),
         ("data", _data(view["metrics"])),
+        ("engine", _engine(view["metrics"])),
         ("checkpoint", _checkpoint(view["checkpoint"], now_s)),
         ("generation", str(view["generation"] or "")),
         ("digest", str(view["digest"] or "")),

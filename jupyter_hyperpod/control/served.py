@@ -11,8 +11,12 @@ from ..core.units import format_number
 from .report import View, ago, latency_text, state_cell
 from .text_tables import Cell, Table, clean
 
-PATHS = {"completions": "/v1/completions", "predict": "/predict"}
-EXAMPLES = {"completions": '{"prompt": "Hello", "max_tokens": 16}', "predict": '{"inputs": 1}'}
+PATHS = {"completions": "/v1/completions", "predict": "/predict", "engine": "/v1/chat/completions"}
+EXAMPLES = {
+    "completions": '{"prompt": "Hello", "max_tokens": 16}',
+    "predict": '{"inputs": 1}',
+    "engine": '{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}',
+}
 
 
 def deployments_table(views: Sequence[View]) -> Table:
@@ -44,9 +48,10 @@ def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -
     """Return a deployment's address, with commands to query and stop it."""
     deployment = view["deployment"]
     url = deployment["url"] + PATHS[deployment["task"]]
+    example = EXAMPLES[deployment["task"]].replace("%s", view["name"])
     header = f'-H "Authorization: Bearer $(cat {shlex.quote(token_file)})"'
     return [
         clean(f"{view['id']} answers at {url}"),
-        clean(f"ask it:   curl {header} {url} -d '{EXAMPLES[deployment['task']]}'"),
+        clean(f"ask it:   curl {header} {url} -d '{example}'"),
         clean(f"stop it:  {command} stop {view['id']}"),
     ]

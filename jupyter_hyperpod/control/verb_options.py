@@ -17,6 +17,7 @@ from ..storage.output import output_choice
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
+from .engines import presets
 from .option_parser import add_env_option, duration, verbatim_help_format
 
 
@@ -183,6 +184,15 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("model", nargs="?", metavar="MODEL", help="path or URL of the weights; without it, all deployments are listed")
     add("--replicas", metavar="MIN:MAX", help="replicas to keep, and the most that load may bring (default: 1)")
     add("--handler", metavar="FILE", help="a .py file with load(model) and predict(model, inputs), served at /predict")
+    add("--engine", metavar="ENGINE", help=f"run another server in each replica: {presets.help_text()}")
+    add("--engine-args", metavar="ARGS", help="arguments for the engine, as one text: --engine-args='--dtype float16'")
+    add(
+        "--start-timeout",
+        dest="start_timeout_s",
+        type=duration,
+        metavar="T",
+        help="how long an engine may take until it is ready (default: 10m)",
+    )
     add("--recipe", metavar="NAME", help="shape of the decoder (default: config.json beside the weights)")
     add("--name", metavar="NAME", help="name of the deployment (default: that of the model)")
     add("--port", type=int, metavar="P", help="port on loopback (default: any that is free)")
@@ -194,7 +204,13 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="further requests that may wait; those beyond get 429 (default: 256)",
     )
-    add("--timeout", dest="request_timeout_s", type=duration, metavar="T", help="limit for one request (default: 60s)")
+    add(
+        "--timeout",
+        dest="request_timeout_s",
+        type=duration,
+        metavar="T",
+        help="limit for one request (default: 60s, 10m with --engine)",
+    )
     add(
         "--scale-down-delay",
         dest="scale_down_delay_s",
@@ -209,7 +225,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
     """The given keywords of `deploy.serve` besides the model. Raises SpecError for options without one."""
     limits = ("outstanding", "slots", "queue", "request_timeout_s", "scale_down_delay_s")
-    names = ("replicas", "handler", "recipe", "name", "port", "threads", "env", *limits)
+    engine = ("engine", "engine_args", "start_timeout_s")
+    names = ("replicas", "handler", *engine, "recipe", "name", "port", "threads", "env", *limits)
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if given and options.model is None:
         raise SpecError(f"--{next(iter(given)).replace('_', '-')} needs a MODEL to be served")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -24,12 +25,69 @@ COMPONENTS = ("init", "data", "inprocess", "peers")
 # how members exchange gradients; "auto" decides by the device of the parameters
 COLLECTIVES = ("auto", "host", "gloo", "nccl")
 MAX_CELL_BYTES = 16 * 2**20
-TASKS = ("completions", "predict")
+TASKS = ("completions", "predict", "engine")
 # replaces the value of an environment variable wherever a specification is written or shown
 TURN_VARIABLE = "HYPERPOD_TURN"  # in the environment of a job's head
 HIDDEN = "***"
 # the address of a deployment's model, where parts of it may be secret
 MODEL_VARIABLE = "HYPERPOD_MODEL_URL"
+# what a replica fills in where an engine's command has the word in braces
+ENGINE_WORDS = {
+    "model": "path of the model on the node",
+    "port": "port at which the engine has to listen",
+    "host": "address at which it has to listen",
+    "name": "name of the deployment",
+    "device": "cuda or cpu",
+    "threads": "CPU threads of a replica",
+}
+_IN_BRACES = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Another HTTP server with OpenAI's API, which each replica runs as its child.
+
+    ``command``: its arguments, in which words of `ENGINE_WORDS` stand in braces; no shell reads them. ``ready``: paths,
+    of which the first that the engine knows says whether it is ready. ``metrics``: path of its metrics, "" for none;
+    ``running`` and ``waiting``: names of the numbers of its requests, of which the first that is there counts.
+    ``model_name``: what the engine calls the model, where clients may call it by the deployment's name all the same.
+    ``start_timeout_s``: how long it may take until it is ready. Raises SpecError.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    ready: tuple[str, ...] = ("/health", "/v1/models")
+    metrics: str = ""
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    model_name: str = ""
+    start_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        words = {word for part in (*self.command, self.model_name) for word in _IN_BRACES.findall(part)}
+        known = ", ".join(f"{{{word}}} ({what})" for word, what in ENGINE_WORDS.items())
+        if unknown := sorted(words - ENGINE_WORDS.keys()):
+            raise SpecError(f"the engine's command has {{{unknown[0]}}}; expected some of {known}")
+        if not self.command or "port" not in words:
+            shown = " ".join(self.command)[:200]
+            raise SpecError(
+                f"the engine's command {shown!r} has no {{port}}, so it would not listen where the replica asks it; "
+                f"it may have {known}"
+            )
+        if not 0 < self.start_timeout_s < math.inf:
+            raise SpecError(f"the start timeout is {self.start_timeout_s} s; expected more than 0 seconds")
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> EngineSpec:
+        """Build from a dictionary, also of a newer version. Raises SpecError, TypeError."""
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in record.items()}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+
+def filled_in(part: str, values: Mapping[str, str]) -> str:
+    """A part of an engine's command with the values of the words in braces; all other braces stay."""
+    return _IN_BRACES.sub(lambda found: values[found[1]], part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +96,8 @@ class ServeSpec:
 
     ``model``: path or URL of the weights; the whole URL is in `MODEL_VARIABLE` where parts of it may be secret.
     ``task``: "completions" for the project's decoder, whose shape is in the ``config.json`` beside the weights or in
-    ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and ``predict(model, inputs)``. ``minimum``
-    replicas may be 0: then the gateway holds requests until one is ready.
+    ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and ``predict(model, inputs)``; "engine" for
+    another server, ``engine``. ``minimum`` replicas may be 0: then the gateway holds requests until one is ready.
     ``outstanding``: the wanted number of requests per replica; ``slots``: the most that a replica gets. ``queue``: how
     many more requests may wait. ``port`` 0: any free port. Raises SpecError.
     """
@@ -54,10 +112,13 @@ class ServeSpec:
     queue: int = 256
     request_timeout_s: float = 60.0
     scale_down_delay_s: float = 30.0
+    engine: EngineSpec | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise SpecError(f"task {self.task!r} is unknown; expected one of {', '.join(TASKS)}")
+        if (self.task == "engine") != (self.engine is not None):
+            raise SpecError(f"the task is {self.task!r}; expected 'engine' exactly where there is an engine")
         if not self.model.strip():
             raise SpecError("a deployment needs a model: the path or the URL of its weights")
         if not 0 <= self.minimum <= MAX_NODES or not 0 <= self.port <= 65535:
@@ -70,6 +131,14 @@ class ServeSpec:
         for name, seconds in (("timeout", self.request_timeout_s), ("scale-down delay", self.scale_down_delay_s)):
             if not 0 < seconds < math.inf:
                 raise SpecError(f"the {name} is {seconds} s; expected more than 0 seconds")
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> ServeSpec:
+        """Build from a dictionary, also of a newer version. Raises SpecError, TypeError."""
+        values = {key: value for key, value in record.items() if key in {f.name for f in fields(cls)}}
+        if values.get("engine") is not None:
+            values["engine"] = EngineSpec.from_json(values["engine"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +313,7 @@ class JobSpec:
             if values.get("trial") is not None:
                 values["trial"] = TrialSpec.from_json(values["trial"])
             if values.get("serve") is not None:
-                known = {f.name for f in fields(ServeSpec)}
-                values["serve"] = ServeSpec(**{key: value for key, value in values["serve"].items() if key in known})
+                values["serve"] = ServeSpec.from_json(values["serve"])
             return cls(**values)
         except (TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"job specification cannot be read: {error}") from error

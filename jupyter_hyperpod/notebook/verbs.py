@@ -23,6 +23,7 @@ from ..control import (
     validate,
     watch,
 )
+from ..control.engines import presets
 from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
 from ..control.prospect import prospect
@@ -260,6 +261,8 @@ def _serve(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
         views = deploy.deployments(store)
         return Rows(views, served.deployments_table(views))
     notebook.last_job = deploy.serve(store, options.model, **fields)
+    for line in presets.notes(options.engine, options.model):
+        print(line)
     view = deploy.wait_ready(store, notebook.last_job)
     for line in served.how_to_ask(view, str(deploy.token_file(store, notebook.last_job)), "%hyperpod"):
         print(line)

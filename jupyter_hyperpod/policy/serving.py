@@ -17,6 +17,7 @@ from .decision import Decision
 
 UP_WINDOW_S = 1.0
 SILENT_S, BUSY_S = 3.0, 60.0
+ENGINE_IDLE_S = 30.0
 RETRY_AFTER_LIMIT_S = 60
 
 
@@ -106,6 +107,16 @@ def patience_s(*, stopped: bool, loading: bool, computes: bool) -> float:
     neither stopped nor computing.
     """
     return BUSY_S if (loading or computes) and not stopped else SILENT_S
+
+
+def engine_patience_s(*, stopped: bool, computes: bool) -> float:
+    """Return for how long another server, the child of a replica, may leave questions unanswered, in seconds.
+
+    It may wait for a device without computing itself.
+    """
+    if stopped:
+        return SILENT_S
+    return BUSY_S if computes else ENGINE_IDLE_S
 
 
 def retry_after_s(waiting: int, answered_per_s: float) -> int:

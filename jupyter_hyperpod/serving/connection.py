@@ -61,14 +61,16 @@ class ReplicaConnections:
         self._client = TCPClient()
         self._parameters = HTTP1ConnectionParameters(max_body_size=ANSWER_LIMIT_BYTES)
 
-    async def ask(self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece) -> None:
+    async def ask(
+        self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece, method: str = "POST"
+    ) -> None:
         """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
 
         The replica may have closed a kept connection long ago, which shows only now: without any answer on it, the
         request is sent once more on a new one. Raises ReplicaBroken, also where the connection is cut meanwhile, and
         the errors of ``piece``. Cancelling closes the connection, so that the replica notices.
         """
-        start = RequestStartLine("POST", path, "HTTP/1.1")
+        start = RequestStartLine(method, path, "HTTP/1.1")
         stream, stale = self._take(), False
         if stream is not None:
             reading = _Reading(head, piece)

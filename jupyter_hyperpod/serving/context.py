@@ -19,6 +19,10 @@ REPLICA_PATH = "/-/replica"
 AUTHORIZATION = "Authorization"
 REQUEST_LIMIT_BYTES, ANSWER_LIMIT_BYTES = 16 << 20, 64 << 20
 REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
+FROM_ENGINE = "X-Hyperpod-Engine"  # the answer is the engine's own, whatever its status
+MODELS_PATH = "/v1/models"
+ENGINE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+STREAM = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)

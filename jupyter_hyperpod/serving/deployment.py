@@ -98,6 +98,9 @@ class Deployment:
         }
         load |= {"outstanding": self.pool.outstanding, "requests_per_s": rate, "p50_s": median_s, "p99_s": most_s}
         done, whole = (sum(r.progress[at] for r in self.pool if r.state == "loading") for at in (0, 1))
+        said = [replica.load for replica in self.pool]
+        for what in {name for one in said for name in one}:
+            load[f"engine_{what}"] = sum(one.get(what, 0.0) for one in said)
         return load | {"loaded_bytes": done, "loading_bytes": whole} | self.ledger.counts()
 
     def sample(self) -> None:

@@ -43,6 +43,7 @@ class PooledReplica:
     told_s: float = field(default_factory=time.monotonic)  # never corrected: losses are timed by it
     error: dict[str, Any] | None = None
     activity: Activity | None = None  # its state when its silence began
+    load: dict[str, float] = field(default_factory=dict)  # what its engine says of its requests
 
     def say(self, kind: str) -> None:
         """Send the replica a message; ignored if it has gone."""

@@ -2,7 +2,8 @@
 
 An answer is a function of the request and its id, so a request may be sent again at any time before its answer is
 complete. If a replica dies during a stream, another one computes the answer again; the part that the client already has
-is compared and left out.
+is compared and left out. Of an engine nobody knows whether another one would say the same, so a stream of it that was
+begun ends with an error.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from dataclasses import dataclass, field
 from tornado.httputil import HTTPHeaders
 
 from .connection import ReplicaBroken
-from .context import AUTHORIZATION, CREATED, REQUEST_ID
+from .context import AUTHORIZATION, CREATED, FROM_ENGINE, REQUEST_ID, STREAM
 from .counters import RequestCounts
 from .pool import PooledReplica, QueueFull, ReplicaPool
 
 BREAKS = 5  # a request that was in progress when this many replicas died may be the cause
 PAUSE_S = 0.05
 KEPT, KEPT_S, KEPT_BYTES = 1024, 60.0, 1 << 20
-STREAM = "text/event-stream"
+JSON = "application/json"
+CUT = (
+    "the stream was cut: the replica that answered was lost, and another one might continue it differently. What "
+    "has come is the beginning of the answer only; ask again"
+)
 
 
 class Unanswered(Exception):
@@ -37,13 +42,18 @@ class Unanswered(Exception):
 
 @dataclass(slots=True)
 class ClientRequest:
-    """A client's request; ``stream`` gets the pieces of a streamed answer."""
+    """A client's request; ``stream`` gets the pieces of a streamed answer.
+
+    ``repeatable``: every replica gives the same answer, so that another one may continue a stream.
+    """
 
     path: str
     body: bytes
     request_id: str
     created: int = field(default_factory=lambda: int(time.time()))
     stream: Callable[[bytes], Awaitable[None]] | None = None
+    repeatable: bool = True
+    method: str = "POST"
 
     def headers(self, key: str) -> HTTPHeaders:
         fields = {AUTHORIZATION: key, REQUEST_ID: self.request_id, CREATED: str(self.created)}
@@ -63,6 +73,7 @@ class ReplicaResponse:
     status: int = 0
     body: bytes = b""
     streamed: bool = False
+    content_type: str = JSON
 
 
 class _Incoming:
@@ -71,13 +82,17 @@ class _Incoming:
     def __init__(self, request: ClientRequest, passed: _Passed) -> None:
         self.status = 0
         self.streamed = False
+        self.of_engine = False
+        self.content_type = JSON
         self.body = bytearray()
         self._request, self._passed = request, passed
         self._skip, self._skipped = passed.length, hashlib.sha256()
 
     def head(self, status: int, headers: HTTPHeaders) -> None:
         self.status = status
-        self.streamed = headers.get("Content-Type", "").startswith(STREAM) and status == 200
+        self.content_type = headers.get("Content-Type", JSON)
+        self.of_engine = FROM_ENGINE in headers
+        self.streamed = self.content_type.startswith(STREAM) and status == 200 and self._request.stream is not None
 
     async def piece(self, content: bytes) -> None:
         """A piece has arrived. Raises Unanswered where it differs from the part that the client already has."""
@@ -206,11 +221,13 @@ class Relay:
                 whole = True
             except ReplicaBroken as error:
                 breaks += error.sent
+                if passed.length and not request.repeatable:
+                    raise Unanswered(502, CUT) from error
                 if breaks >= BREAKS:
                     raise Unanswered(502, f"{breaks} replicas were lost while they answered: {error}") from error
-            if whole and incoming.status != 503:
+            if whole and (incoming.status != 503 or incoming.of_engine):
                 self._answered(replica)
-                return ReplicaResponse(incoming.status, bytes(incoming.body), incoming.streamed)
+                return ReplicaResponse(incoming.status, bytes(incoming.body), incoming.streamed, incoming.content_type)
             self._ledger.retried += 1
             await asyncio.sleep(PAUSE_S if whole or replica.name in avoid else 0)
             avoid.add(replica.name)
@@ -219,6 +236,6 @@ class Relay:
         """Send a request to a replica whose slot it has, and give the slot back. Raises ReplicaBroken."""
         try:
             headers = request.headers(self._key)
-            await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+            await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece, request.method)
         finally:
             self._pool.give(replica)

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,8 +25,19 @@ from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, w
 
 from ..storage.environment import begin_with, go_on_with
 from . import models
-from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, shows
-from .engine import Engine, aside
+from .compute_thread import ComputeThread, aside
+from .context import (
+    ANSWER_LIMIT_BYTES,
+    AUTHORIZATION,
+    CREATED,
+    ENGINE_PATHS,
+    MODELS_PATH,
+    REPLICA_PATH,
+    REQUEST_ID,
+    Site,
+    shows,
+)
+from .external import ExternalEngine
 from .http_server import GuardedServer, JsonHandler
 from .models import InvalidRequest, Served, Task, new_task
 
@@ -44,7 +56,9 @@ class ServingReplica:
         self.site = site
         self.name = f"{site.node}.{os.getpid()}"
         self.key = site.pass_between()
-        self.engine = Engine()
+        self.compute = ComputeThread()
+        self.external = ExternalEngine(site) if site.serve.engine is not None else None
+        self.lost = False  # its engine has ended: it cannot answer any more
         self.served: Served | None = None
         self.tasks = 0
         self.state = "loading"
@@ -70,10 +84,13 @@ class ServingReplica:
         loading = asyncio.create_task(self._load())
         await self._leave.wait()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), DRAIN_S)
+            await asyncio.wait_for(self._idle.wait(), 0 if self.lost else DRAIN_S)
         loading.cancel()
         link.cancel()
-        return 1 if self.error else 0
+        if self.external is not None:
+            await asyncio.wait([loading])  # an engine that was being started is known then
+            await self.external.end(at_once=self.lost)
+        return 1 if self.error or self.lost else 0
 
     def drain(self) -> None:
         """Take no further request, finish those in progress, then end."""
@@ -83,7 +100,10 @@ class ServingReplica:
 
     async def _load(self) -> None:
         try:
-            self.served = await aside(partial(models.load, self.site, self._progressed, self._enter))
+            if self.external is not None:
+                await self.external.begin(self._progressed, self._enter)
+            else:
+                self.served = await aside(partial(models.load, self.site, self._progressed, self._enter))
         except Exception as error:
             lines = traceback.format_exc().splitlines()
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -95,6 +115,11 @@ class ServingReplica:
             self.state = "ready"
         self._enter("ready")
         self._changed.set()
+        if self.external is not None and self.external.process is not None:
+            how = await self.external.process.watch()
+            print(f"{self.name}: its engine {how}; this replica ends", file=sys.stderr, flush=True)
+            self.state, self.lost = "lost", True
+            self._leave.set()
 
     def _progressed(self, done: int, total: int) -> None:
         self.progress = (done, total)
@@ -108,7 +133,8 @@ class ServingReplica:
         path = self.served.path if self.served else ""
         me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
-        return me | now | {"port": self.port, "path": path, "stages": dict(self.stages)}
+        load = {"load": self.external.load} if self.external is not None else {}
+        return me | now | load | {"port": self.port, "path": path, "stages": dict(self.stages)}
 
     # -- the gateway -------------------------------------------------------------------------------------------
 
@@ -181,21 +207,35 @@ class _Answer(JsonHandler):
             self.refuse(401, "a replica answers its gateway only; ask the gateway")
 
     async def post(self) -> None:
+        await self._begin(ENGINE_PATHS)
+
+    async def get(self) -> None:
+        await self._begin((MODELS_PATH,))
+
+    async def _begin(self, engine_paths: Sequence[str]) -> None:
         replica = self.replica
-        if replica.served is None or replica.state != "ready":
+        served, external = replica.served, replica.external
+        if (served is None and external is None) or replica.state != "ready":
             self.refuse(503, f"this replica is {replica.state}")
             return
-        if self.request.path != replica.served.path:
-            self.refuse(404, f"this model is asked at {replica.served.path}, not at {self.request.path}")
+        paths = engine_paths if served is None else (served.path,)
+        if self.request.path not in paths:
+            self.refuse(404, f"this model is asked at {' or '.join(paths)}, not at {self.request.path}")
             return
         replica.begin()
         try:
-            self.work = asyncio.create_task(self._answer(replica.served))
+            self.work = asyncio.create_task(self._work(served, external))
             await self.work
         except asyncio.CancelledError:
             pass  # the client has gone
         finally:
             replica.end()
+
+    async def _work(self, served: Served | None, external: ExternalEngine | None) -> None:
+        if external is not None:
+            await external.pass_on(self)
+        elif served is not None:
+            await self._answer(served)
 
     async def _answer(self, served: Served) -> None:
         headers = self.request.headers
@@ -215,7 +255,7 @@ class _Answer(JsonHandler):
                 self.refuse(500, f"{type(error).__name__}: {error}")
 
     async def _whole(self, served: Served, pieces: Any) -> None:
-        answer = json.dumps(served.whole([piece async for piece in self.replica.engine.run(pieces)]))
+        answer = json.dumps(served.whole([piece async for piece in self.replica.compute.run(pieces)]))
         if len(answer) > ANSWER_LIMIT_BYTES:  # json.dumps writes ASCII
             limit = f"the limit is {ANSWER_LIMIT_BYTES >> 20} MiB"
             self.refuse(500, f"the answer is {len(answer) / 2**20:.0f} MiB of JSON; {limit}: answer less, or a URL")
@@ -224,7 +264,7 @@ class _Answer(JsonHandler):
 
     async def _stream(self, task: Task, pieces: Any) -> None:
         self.set_header("Content-Type", "text/event-stream")
-        async for piece in self.replica.engine.run(pieces):
+        async for piece in self.replica.compute.run(pieces):
             self.write(f"data: {json.dumps(piece)}\n\n")
             await self.flush()
         self.finish("data: [DONE]\n\n")

@@ -1,4 +1,4 @@
-"""The gateway's HTTP routes: OpenAI's completions and models, predict, health, and the replicas' reports.
+"""The gateway's HTTP routes: OpenAI's API, predict, health, and the replicas' reports.
 
 Every route needs a token: the clients' one, or the one between gateway and replicas.
 """
@@ -19,14 +19,24 @@ from tornado.websocket import WebSocketHandler
 
 from ..policy.serving import retry_after_s
 from . import commands
-from .context import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
+from .context import (
+    AUTHORIZATION,
+    ENGINE_PATHS,
+    MODELS_PATH,
+    REPLICA_PATH,
+    REQUEST_ID,
+    REQUEST_LIMIT_BYTES,
+    STREAM,
+    error_body,
+    shows,
+)
 from .deployment import Deployment
 from .http_server import JsonHandler
 from .pool import PooledReplica, QueueFull
-from .relay import STREAM, ClientRequest, ReplicaResponse, Unanswered
+from .relay import ClientRequest, ReplicaResponse, Unanswered
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-PATHS = {"completions": "/v1/completions", "predict": "/predict"}
+PATHS = {"completions": ("/v1/completions",), "predict": ("/predict",), "engine": ENGINE_PATHS}
 
 
 class _Guarded(JsonHandler):
@@ -73,16 +83,11 @@ class _Health(_Guarded):
         self.finish({"state": state, "replicas": replicas} | deployment.facts())
 
 
-class _Models(_Guarded):
-    def get(self) -> None:
-        card = {"id": self.deployment.site.spec.name, "object": "model", "created": self.deployment.opened_s}
-        self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
-
-
 @stream_request_body
 class _Ask(_Guarded):
     """Refuses only after the body has arrived, as tornado does; a client that is cut off earlier would not see why."""
 
+    _ended_event = True  # what the client has received of a stream ends with a whole event
     work: asyncio.Task[ReplicaResponse] | None = None
 
     def prepare(self) -> None:
@@ -113,16 +118,38 @@ class _Ask(_Guarded):
         if deployment.ending is not None:
             self.refuse(503, "this deployment is ending")
             return
-        path = PATHS[deployment.site.serve.task]
-        if self.request.path != path:
-            self.refuse(404, f"this deployment is asked at {path}, not at {self.request.path}")
+        paths = PATHS[deployment.site.serve.task]
+        if self.request.path not in paths:
+            self.refuse(404, f"this deployment is asked at {' or '.join(paths)}, not at {self.request.path}")
             return
+        request = self._request(bytes(self._body))
+        if _streamed(request.body):
+            request.stream = self._pass_on
+        await self._ask(request)
+
+    async def get(self) -> None:
+        """The models: an engine names its own, unless it can only be told their names by us."""
+        deployment = self.deployment
+        if self.request.path != MODELS_PATH:
+            self.refuse(405, f"{self.request.path} is asked with POST")
+            return
+        engine = deployment.site.serve.engine
+        if engine is not None and not engine.model_name and deployment.ending is None:
+            await self._ask(self._request(b""))
+            return
+        card = {"id": deployment.site.spec.name, "object": "model", "created": deployment.opened_s}
+        self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
+
+    def _request(self, body: bytes) -> ClientRequest:
         given = self.request.headers.get(REQUEST_ID, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
         self.set_header(REQUEST_ID, request_id)
-        request = ClientRequest(path, bytes(self._body), request_id)
-        if _streamed(request.body):
-            request.stream = self._pass_on
+        repeatable = self.deployment.site.serve.engine is None
+        method = self.request.method or "POST"
+        return ClientRequest(self.request.path, body, request_id, repeatable=repeatable, method=method)
+
+    async def _ask(self, request: ClientRequest) -> None:
+        deployment = self.deployment
         self.work = asyncio.create_task(deployment.relay.answer(request))
         try:
             answer = await self.work
@@ -139,19 +166,21 @@ class _Ask(_Guarded):
                 self.finish()
                 return
             self.set_status(answer.status)
-            self.set_header("Content-Type", "application/json")
+            self.set_header("Content-Type", answer.content_type)
             self.finish(answer.body)
 
     def _fail(self, error: Unanswered) -> None:
         if not self._headers_written:
             self.refuse(error.status, str(error))
         else:
-            self.finish(f"data: {json.dumps(error_body(error.status, str(error)))}\n\n")
+            begin = "" if self._ended_event else "\n\n"
+            self.finish(f"{begin}data: {json.dumps(error_body(error.status, str(error)))}\n\n")
 
     async def _pass_on(self, content: bytes) -> None:
         if not self._headers_written:
             self.set_header("Content-Type", STREAM)
             self.set_header("Cache-Control", "no-store")
+        self._ended_event = content.endswith((b"\n\n", b"\r\n\r\n"))
         self.write(content)
         await self.flush()
 
@@ -192,8 +221,8 @@ class _Nothing(_Guarded):
     def prepare(self) -> None:
         super().prepare()
         if not self._finished:
-            self.refuse(404, f"nothing is at {self.request.path}; expected one of {', '.join(PATHS.values())}, "
-                             "/v1/models or /healthz")  # fmt: skip
+            there = ", ".join(dict.fromkeys(path for paths in PATHS.values() for path in paths))
+            self.refuse(404, f"nothing is at {self.request.path}; expected one of {there}, /v1/models or /healthz")
 
 
 def _streamed(body: bytes) -> bool:
@@ -209,8 +238,7 @@ def application(deployment: Deployment) -> Application:
     settings = {"deployment": deployment}
     routes = [
         (r"/healthz", _Health, settings),
-        (r"/v1/models", _Models, settings),
-        (r"/predict|/v1/completions", _Ask, settings),
+        ("|".join(map(re.escape, (MODELS_PATH, "/predict", *ENGINE_PATHS))), _Ask, settings),
         (REPLICA_PATH, _Link, settings),
     ]
     return Application(

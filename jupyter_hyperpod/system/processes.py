@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # opened before any fork: a child of a process with threads must not; Windows has no library without a name
 _LIBC = ctypes.CDLL(None, use_errno=True) if hasattr(os, "fork") else None
 
@@ -34,6 +34,7 @@ class _Stat:
     """Some fields of proc_pid_stat(5); times in clock ticks."""
 
     state: str
+    parent: int
     group: int
     session: int
     start: int
@@ -46,7 +47,8 @@ def _stat(pid: int) -> _Stat | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return _Stat(fields[0].decode(), int(fields[2]), int(fields[3]), int(fields[19]), int(fields[11]) + int(fields[12]))
+    parent, group, session = map(int, fields[1:4])
+    return _Stat(fields[0].decode(), parent, group, session, int(fields[19]), int(fields[11]) + int(fields[12]))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -103,6 +105,24 @@ def signal_group(leader: Identity, number: int) -> bool:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
     return bool(members)
+
+
+def descendants(pid: int) -> list[int]:
+    """Living processes that this one has started, and those that they have started, nearest first."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (stat := _stat(int(name))) is not None and stat.state not in "ZX":
+            children.setdefault(stat.parent, []).append(int(name))
+    found = list(children.get(pid, ()))
+    for one in found:  # which grows meanwhile
+        found += children.get(one, ())
+    return found
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind, whichever session that is in."""
+    if _LIBC is not None and hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def follow_parent(parent: int) -> bool:

@@ -13,6 +13,7 @@ from jupyter_hyperpod.policy.serving import (
     LoadReading,
     choose,
     decide,
+    engine_patience_s,
     patience_s,
     retire,
     retry_after_s,
@@ -139,3 +140,9 @@ def test_what_is_a_second_old_counts_for_going_up() -> None:
 def test_who_loads_or_computes_may_be_silent_for_longer(stopped: bool, loading: bool, computes: bool) -> None:
     busy = (loading or computes) and not stopped
     assert patience_s(stopped=stopped, loading=loading, computes=computes) == (60.0 if busy else 3.0)
+
+
+def test_an_engine_that_waits_for_a_device_has_longer_than_one_that_is_stopped() -> None:
+    assert engine_patience_s(stopped=True, computes=True) == 3.0
+    assert engine_patience_s(stopped=False, computes=False) == 30.0
+    assert engine_patience_s(stopped=False, computes=True) == 60.0

@@ -27,13 +27,13 @@ class _Work:
             self.loop.call_soon_threadsafe(self.out.put_nowait, piece)
 
 
-class Engine:
+class ComputeThread:
     """Runs iterators in a thread of its own."""
 
     def __init__(self) -> None:
         self._ready: deque[_Work] = deque()
         self._wake = threading.Condition()
-        threading.Thread(target=self._run, name="engine", daemon=True).start()
+        threading.Thread(target=self._run, name="compute", daemon=True).start()
 
     async def run(self, pieces: Iterator[Any]) -> AsyncIterator[Any]:
         """Yield the items of `pieces`, computed in the thread. Leaving early ends it; its errors are raised here."""
