@@ -138,7 +138,11 @@ def _here() -> str:
 
 
 def _create(
-    store: Store, spec: JobSpec, fill: Callable[[Path], None], earlier: JobStore | None = None, once: str = ""
+    store: Store,
+    spec: JobSpec,
+    fill: Callable[[Path], None] | None = None,
+    earlier: JobStore | None = None,
+    once: str = "",
 ) -> JobStore:
     found, warnings = before_launch.fingerprint_of(store, spec)
     warnings += before_launch.since(earlier, found) if earlier else []
