@@ -7,12 +7,14 @@ import ast
 import os
 import sys
 import traceback
+from functools import partial
 from typing import Any
 
 from IPython.core.magic import cell_magic, line_magic, magics_class
 from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
+from ..control.executed import stored_notebook
 from ..control.option_parser import HelpShown
 from ..control.schedules.verbs import chosen_timing
 from ..control.sources import ipython_lines
@@ -82,6 +84,10 @@ class HyperpodMagics(Notebook):
         check_source(source, fields["filename"])
         if left_out:
             print(ipython_lines.note(left_out), file=sys.stderr, flush=True)
+        if not options.dry_run:
+            said = partial(print, file=sys.stderr)
+            notebook = origin.get("notebook", "")
+            origin |= stored_notebook.keep_front_end_s(self.open_store(), notebook, source, said)
         if timing := chosen_timing(options):
             schedules.submit(self, options, source, fields, timing)
             return

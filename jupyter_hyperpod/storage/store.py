@@ -34,7 +34,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..core.errors import NotFound, SpecError, StoreError
@@ -257,12 +257,19 @@ class Store:
         return digest
 
     def forget_cells(self) -> None:
-        """Remove the source of cells of which no job is left, an hour after the last submission. Raises StoreError."""
+        """Remove the source of cells of which no job is left, an hour after the last submission. Raises StoreError.
+
+        So are notebooks and pushed values removed, which are stored as cells are.
+        """
         try:
             specs = [self.job(job_id).spec() for job_id in self.job_ids()]
         except (SpecError, NotFound):
             return  # a job that cannot be read may need any of them
         known = {digest for spec in specs for digest in (spec.cell_digest, spec.origin.get(NOTEBOOK_DIGEST))}
+        sources = [self.cells / spec.cell_digest for spec in specs]  # those of pushed values are in the sources
+        for path in {*sources, *self.root.glob("schedules/*/spec.json")}:
+            with suppress(OSError, ValueError):
+                known.update(_DIGEST.findall(path.read_text()))
         before_s = time.time() - CELLS_KEPT_S
         with _store_errors("remove sources from", self.cells):
             for path in self.cells.iterdir():

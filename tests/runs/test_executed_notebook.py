@@ -188,14 +188,34 @@ def test_the_file_is_written_for_its_owner_alone(scene: Scene, tmp_path: Path) -
 
 
 def test_the_notebook_is_kept_as_long_as_its_job(scene: Scene) -> None:
+    values = scene.store.put_cell("pushed values")
+    again = JobSpec(name="y", cell_digest=scene.store.put_cell(f"pushed({values!r})"))
+    other = scene.store.create_job(again)
     for path in scene.store.cells.iterdir():
         os.utime(path, (0, 0))
         assert path.stat().st_mode & 0o777 == 0o600 and "of before" not in path.read_text()
     scene.store.forget_cells()
-    assert scene.written()["cells"][0]["source"] == "# Title"
+    assert scene.written()["cells"][0]["source"] == "# Title" and scene.store.cell(values)
+    scene.store.remove_job(other.id)
     scene.store.remove_job(scene.job.id)
     scene.store.forget_cells()
     assert not list(scene.store.cells.iterdir())
+
+
+def test_a_notebook_that_jupyterlab_runs_is_stored_where_the_file_has_its_cells(tmp_path: Path) -> None:
+    store, path = Store(tmp_path / "store").prepare(), tmp_path / "book.ipynb"
+    made = CODE | {"id": "f", "source": "%%hyperpod\n…", "metadata": {"hyperpod": {"cells": "all"}}}
+    path.write_text(json.dumps(BOOK | {"cells": [*BOOK["cells"], made]}))  # type: ignore[misc]
+    ran = [(1, f"rate = 1\n\n{stored_notebook.GIVEN}\nrate = 5"), (3, "print(rate)\nrate"), (4, "1 / 0")]
+    source = "\n" + joined("book.ipynb", ran)
+    origin = stored_notebook.keep_front_end_s(store, str(path), source, print)
+    stored = stored_notebook.read(store, origin)
+    assert stored and stored["cells"][0]["source"] == "# Title" and stored_notebook.is_made(stored["cells"][-1])
+    for other in ("", str(tmp_path / "other.ipynb"), str(tmp_path)):
+        assert stored_notebook.keep_front_end_s(store, other, source, print) == {}
+    changed = source.replace("print(rate)", "print(rate + 1)")
+    assert stored_notebook.keep_front_end_s(store, str(path), changed, print) == {}
+    assert stored_notebook.keep_front_end_s(store, str(path), "print(1)", print) == {}
 
 
 def test_cells_say_that_they_begin_and_show_their_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,8 @@ def _cells(stored: Mapping[str, Any] | None, run: _Run) -> Iterable[dict[str, An
             yield dict(cell)
             continue
         number += 1
+        if stored_notebook.is_made(cell):
+            continue  # it has the code of the others once more
         if number not in run.parts:
             yield dict(cell)  # nothing of it has run
             continue

@@ -12,10 +12,10 @@ from typing import Any
 
 from ...core.errors import NotFound, SpecError, StoreError
 from ...core.spec import MAX_CELL_BYTES
-from ...storage.joined_cells import JoinedPart
+from ...storage.joined_cells import JoinedCells, JoinedPart
 from ...storage.store import NOTEBOOK_DIGEST, Store
 from ..sources.ipython_lines import without_display_lines
-from ..sources.source import OWN_HEADER, strip_own_lines
+from ..sources.source import MADE_OF, OWN_HEADER, strip_own_lines
 
 GIVEN = "# Parameters of this run"  # above them in the source of a job; `src/run/cells.ts` writes the same
 _OF_OUTPUTS = ("widgets",)  # metadata that belong to outputs
@@ -59,6 +59,29 @@ def keep(store: Store, path: Path, say: Callable[[str], None]) -> dict[str, str]
         )
         return {}
     return {NOTEBOOK_DIGEST: store.prepare().put_cell(content)}
+
+
+def keep_front_end_s(store: Store, name: str, source: str, say: Callable[[str], None]) -> dict[str, str]:
+    """Store the notebook that a front end has open, as it was saved, where the cells of `source` are cells of it.
+
+    Returns what `keep` does; nothing where the file is another one, or the cells were changed after it was saved.
+    """
+    parts, path = JoinedCells(source).parts(), Path(name)
+    if not parts or path.suffix != ".ipynb" or any(part.notebook != path.name for part in parts):
+        return {}
+    try:
+        cells = without_outputs(path.read_text(encoding="utf-8-sig"))["cells"]
+        code = dict(enumerate((source_of(cell) for cell in cells if cell["cell_type"] == "code"), 1))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+    same = all(same_code(split_given(part)[0], code.get(part.cell, "")) for part in parts)
+    return keep(store, path, say) if same else {}
+
+
+def is_made(cell: Mapping[str, Any]) -> bool:
+    """Whether JupyterLab has made a cell of others, to run them on a cluster."""
+    mark = dict(cell.get("metadata") or {}).get(MADE_OF)
+    return isinstance(mark, dict) and "cells" in mark
 
 
 def read(store: Store, origin: Mapping[str, str]) -> dict[str, Any] | None:
