@@ -142,6 +142,15 @@ def test_a_running_job_says_which_cell_runs(scene: Scene) -> None:
     assert papermill(scene.written()["cells"][3])["status"] == "stopped"
 
 
+def test_a_cell_of_which_all_output_was_dropped_says_so(scene: Scene) -> None:
+    scene.begin(4)
+    notebook = scene.written()
+    assert [papermill(notebook["cells"][at])["status"] for at in (1, 3, 4)] == ["completed", "completed", "running"]
+    assert [cell.get("execution_count") for cell in notebook["cells"]] == [None, 1, None, 2, 3]
+    assert notebook["cells"][1]["metadata"]["hyperpod"]["unsure"] == "all that the output said of this cell was dropped"
+    assert len(notebook["metadata"]["hyperpod"]["notes"]) == 2
+
+
 def test_displays_are_updated_and_cleared_where_they_are(scene: Scene) -> None:
     scene.begin(1)
     scene.show(1, {"text/plain": "old"}, name="bar", cell=1)

@@ -13,6 +13,7 @@ holders, one after the other: the process that is lost, and the one that follows
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any
 from ...core.events import Event
 from ...storage.journal_search import read_kinds
 from ...storage.output.output_choice import OutputChoice
-from ...storage.output.output_range import AGENT, read_output
+from ...storage.output.output_range import AGENT, place_of, read_output
 from ...storage.output.output_reader import is_notice
 from ...storage.store import JobStore
 
@@ -79,9 +80,12 @@ class CellOutputs:
     last: dict[str, int] = field(default_factory=dict)
 
 
-def read(job: JobStore, rank: int) -> CellOutputs:
-    """Read the output of a rank."""
+def read(job: JobStore, rank: int, also: str = "") -> CellOutputs:
+    """Read the output of a rank: of its nodes alone, there may be many others. ``also``: a node of which ``last`` is
+    to say what its member has begun."""
     formed = read_kinds(job.events, ["generation.formed"], without=(AGENT, "worker-"))
+    nodes = {str(one["node"]) for event in formed for one in event.data["members"] if one["rank"] == rank}
+    output = (read_output(job, OutputChoice(node=node)) for node in sorted(nodes | ({also} if also else set())))
     last: dict[str, int] = {}
 
     def noted(output: Iterable[Event]) -> Iterator[Event]:
@@ -90,7 +94,7 @@ def read(job: JobStore, rank: int) -> CellOutputs:
                 last[str(event.data["member"])] = int(number)
             yield event
 
-    found = merged(held(formed, noted(read_output(job, OutputChoice())), rank), rank)
+    found = merged(held(formed, noted(heapq.merge(*output, key=place_of)), rank), rank)
     found.last = last
     return found
 

@@ -53,7 +53,7 @@ def executed(store: Store, job_id: str, rank: int = 0) -> dict[str, Any]:
         )
     if rank:
         watch.checked(store, job_id, OutputChoice(rank=rank))
-    found = read(job, rank)
+    found = read(job, rank, str((view["error"] or {}).get("node", "")))
     if found.pieces and not any(piece.cell for piece in found.pieces) and not spec.origin.get(NOTEBOOK_DIGEST):
         raise Conflict(
             f"the output of {job_id} does not say from which cell it comes: the job ran before cells were noted. Run "
@@ -81,8 +81,11 @@ class _Run:
         self.parts = {part.cell: part for part in parts}
         self.over = view["state"] in TERMINAL_STATES
         self.notes: list[str] = []
-        self.begun = [cell for cell in found.begun if cell in self.parts]
-        self.last = self.begun[-1] if self.begun else 0
+        self.last = max(found.begun.keys() & self.parts.keys(), default=0)
+        self.begun = [cell for cell in self.parts if cell <= self.last]
+        for cell in self.begun:
+            if cell not in found.begun:  # it has run: a later one has begun
+                found.unsure[cell] = "all that the output said of this cell was dropped"
         self.failed = self._failed()
         self.outputs = _outputs(found.pieces)
         if self.failed:
@@ -125,9 +128,9 @@ class _Run:
         """When a cell began and ended."""
         if cell not in self.begun:
             return None, None
-        begin_s, at = self.found.begun[cell], self.begun.index(cell)
+        begin_s, at = self.found.begun.get(cell), self.begun.index(cell)
         if at + 1 < len(self.begun):
-            return begin_s, self.found.begun[self.begun[at + 1]]
+            return begin_s, self.found.begun.get(self.begun[at + 1])
         return begin_s, self.found.ended_s or (self.view["ended_s"] if self.over else None)
 
     def cell_metadata(self, cell: int) -> dict[str, Any]:
