@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from benchmarks.serving.replicas import write_decoder as write_random_decoder
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.mount_spec import MountSpec
-from jupyter_hyperpod.mounts import table
+from jupyter_hyperpod.mounts import block_cache, table
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import descendants
 from tests.serving.conftest import end, start, write_decoder
+from tests.support import ROOT
 from tests.support.s3_servers import S3Server, ask
 
 pytestmark = pytest.mark.s3
@@ -56,6 +59,28 @@ def test_a_model_in_a_bucket_is_served_as_one_on_disk(bucket: Store, seaweedfs: 
     finally:
         end(bucket, begun)
     assert said[0] == said[1] == said[2]
+
+
+def test_an_engine_has_the_model_of_a_bucket_as_files_and_no_keys(
+    bucket: Store, seaweedfs: S3Server, tmp_path: Path
+) -> None:
+    for name in ("weights", "more/config"):
+        (tmp_path / "file").write_text(name)
+        seaweedfs.put(f"engine/{name}", tmp_path / "file")
+    command = f"{sys.executable} {ROOT}/tests/support/openai_server.py {{model}}/weights --port {{port}}"
+    kept = tmp_path / "kept"
+    found = start(
+        bucket, f"{seaweedfs.url}/engine", engine=command, name="files", env={block_cache.DIRECTORY_VARIABLE: str(kept)}
+    )
+    try:
+        (folder,) = [path for path in (kept / "models").iterdir() if path.is_dir()]
+        assert {(folder / name).read_text() for name in ("weights", "more/config")} == {"weights", "more/config"}
+        assert found.complete("hello").status == 200
+        for pid in descendants(found.pids()[0]):
+            told = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert seaweedfs.secret_key.encode() not in told
+    finally:
+        end(bucket, [found.job_id])
 
 
 def test_a_bucket_without_the_model_ends_the_deployment_with_the_reason(bucket: Store) -> None:
