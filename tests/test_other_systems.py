@@ -153,6 +153,21 @@ def test_nodes_on_this_machine_are_refused_in_words(system: str, store: Store, t
 
 @slow
 @pytest.mark.parametrize("system", SYSTEMS)
+def test_a_job_whose_head_is_in_a_pod_needs_no_linux_here(
+    system: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets as far as the cluster's API server, of which there is none."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "cell.py").write_text("print(1)\n")
+    options = ["--backend", "kubernetes", "--kubernetes", "image=x", "--kubernetes", "claim=data:/fsx"]
+    submit = ["cli", "submit", str(tmp_path / "cell.py"), *options]
+    done = elsewhere(system, store, *submit, "--kubernetes", "head=pod")
+    assert done.returncode and "kubeconfig" in done.stderr and REFUSED not in done.stderr, done.stderr
+    assert REFUSED in elsewhere(system, store, *submit).stderr
+
+
+@slow
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_the_magics_list_and_follow(system: str, store: Store, job: JobStore, tmp_path: Path) -> None:
     said = printed(elsewhere(system, store, program(tmp_path, MAGICS.format(job=job.id))))
     assert job.id in said and REFUSED in said, said

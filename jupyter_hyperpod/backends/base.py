@@ -14,13 +14,14 @@ result in a later `observe`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
+from ..core.errors import HyperpodError
 from ..core.spec import LaunchPlan
-from .types import Capabilities, Element, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
+from .types import Capabilities, Element, HeadState, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
 
 
 class Remedies(Protocol):
@@ -50,6 +51,42 @@ class Remedies(Protocol):
 
         Raises TimeoutError after ``limit_s``; then, and where the caller is interrupted, the command is cancelled.
         """
+
+
+class RemoteHead(Protocol):
+    """The head of one job where it runs on none of the submitter's machines: in a pod, with a store of its own.
+
+    Every method waits for the backend, and raises ClusterError where that does not answer or refuses.
+    """
+
+    @property
+    def store(self) -> str:
+        """The directory, where the head runs, of the head's own store."""
+
+    @property
+    def own_options(self) -> Mapping[str, str]:
+        """The options of the job as its head has to know them."""
+
+    def refused(self, error: HyperpodError) -> bool:
+        """Whether it is of no use to try again."""
+
+    def start(self, python: str) -> None:
+        """Have it started, and started again where it is lost; ``python``: of the place where it runs."""
+
+    def state(self) -> HeadState:
+        """How far it is."""
+
+    def run(self, arguments: Sequence[str], data: bytes, limit_s: float) -> bytes:
+        """Run its program with other arguments beside it, and return what that prints. ``data``: standard input."""
+
+    def follow(self, arguments: Sequence[str], data: bytes, silent_s: float) -> Iterator[bytes]:
+        """The same for a program that prints as long as it lives, but never nothing for ``silent_s``."""
+
+    def remove(self) -> None:
+        """Remove it, and every process of its job."""
+
+    def close(self) -> None:
+        """Close connections."""
 
 
 class Backend(Protocol):
@@ -83,6 +120,9 @@ class Backend(Protocol):
 
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""
+
+    def remote_head(self, options: Mapping[str, str], job_id: str) -> RemoteHead | None:
+        """What runs the head of a job with these options elsewhere; None where it runs beside its supervisor here."""
 
     def place(self, options: Mapping[str, str]) -> str:
         """Where a job with these options runs: jobs of one place share a runner. "" where there is only one."""

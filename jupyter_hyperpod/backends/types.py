@@ -95,6 +95,24 @@ class LaunchRequest:
     avoid: Sequence[str] = ()
 
 
+class HeadPhase(Enum):
+    """How far the head of a job is that runs elsewhere."""
+
+    ABSENT = "there is none"
+    WAITING = "it is to start, or is being replaced"
+    RUNNING = "it runs"
+    ENDED = "it has done its work and gone"
+    FAILED = "it has failed so often that it is not started again"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadState:
+    """The head of a job that runs elsewhere; ``reason`` in the backend's words."""
+
+    phase: HeadPhase
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node as its scheduler shows it; counts are those configured and those allocated."""

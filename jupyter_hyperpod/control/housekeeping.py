@@ -24,6 +24,7 @@ from ..storage.folded import FoldedJournal, is_lost
 from ..storage.store import DELETED, Store
 from ..system.users import group_id, group_name
 from . import cluster, lookup
+from .remote import followed
 from .text_tables import Answer, Table
 
 VERBS = {
@@ -170,6 +171,8 @@ def _ended(store: Store, job_id: str) -> EndedJob:
         return _lost(store, job_id)
     if view["state"] not in TERMINAL_STATES:
         raise Conflict(f"{job_id} is {view['state']}; `jupyter hyperpod stop {job_id}` ends it, then delete it")
+    if followed.is_fetching(job):
+        raise Conflict(f"{job_id} has ended, and what its head has written is being fetched; delete it after that")
     return EndedJob(job_id, view["state"], _end_s(view), _size(store, job_id))
 
 

@@ -36,6 +36,7 @@ from ..system import portable
 from ..system.users import own_name
 from . import cluster
 from .parity import before_launch
+from .remote import followed
 from .report import LOST
 from .sources.source import check_source
 
@@ -82,7 +83,8 @@ def checked(
     store.refuse_foreign()
     fields = complete(spec_fields)
     check_source(source, fields.get("filename", "<cell>"))
-    check_backend(fields.get("backend", DEFAULT_BACKEND))
+    backend = fields.get("backend", DEFAULT_BACKEND)
+    check_backend(backend, fields.get(backend) or {})
     fields.setdefault("mounts", mounts_of(store))
     spec = make_spec(fields, "")
     if problem := load(spec.backend).refusal(spec.backend_options, str(store.root), spec.start_minimum):
@@ -94,9 +96,9 @@ def checked(
     return fields, partial(included.copy, folders)
 
 
-def check_backend(backend: str) -> None:
-    """Check that this machine has the programs of a backend, and can look after its nodes. Raises ClusterError."""
-    if problem := load(backend).missing() or load(DEFAULT_BACKEND).missing():
+def check_backend(backend: str, options: Mapping[str, str] | None = None) -> None:
+    """Check that this machine has what jobs with these options of a backend need here. Raises ClusterError."""
+    if problem := followed.missing(options or {}, backend):
         raise ClusterError(problem)
 
 
@@ -178,6 +180,8 @@ def submission_warnings(store: Store, job_id: str) -> list[str]:
 
 
 def _wake(store: Store, job: JobStore) -> None:
+    if followed.keep(store, [job]):
+        return
     try:
         cluster.poke(store, job.id)
     except ClusterError:
@@ -345,10 +349,12 @@ def person(identity: str = "") -> Person:
 
 
 def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], identity: str) -> None:
-    commands = store.job(view["id"]).commands
-    place = place_of_commands(commands)
-    more = {} if place == commands else {"job": view["id"]}  # so that it passes for no other job's
+    job = store.job(view["id"])
+    place = place_of_commands(job.commands)
+    more = {} if place == job.commands else {"job": view["id"]}  # so that it passes for no other job's
     if more:
+        if followed.is_remote(job.spec()):
+            raise StoreError(f"{job.id} has its head in a pod, which knows the owner of the job alone; ask the owner")
         _check_member(kind, {**data, **more}, person(identity))
     try:
         with command_writer(place, "control") as journal:
@@ -364,7 +370,8 @@ def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], ident
         if not more:
             room.keep_room(store.root)
     with suppress(ClusterError):
-        cluster.poke(store, view["id"])
+        if not followed.keep(store, [job]):
+            cluster.poke(store, job.id)
 
 
 def _check_member(kind: str, data: Mapping[str, Any], by: Person) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from ..core.errors import ClusterError, Conflict, NotFound, StoreError
+from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
 from ..storage.folded import FoldedJournal
@@ -19,8 +20,9 @@ from ..storage.output.output_choice import OutputChoice
 from ..storage.output.output_range import AGENT, last_output, sources
 from ..storage.output.output_reader import JournalGaps, OutputReader, is_notice
 from ..storage.sharing import owner_elsewhere
-from ..storage.store import Store
+from ..storage.store import JobStore, Store
 from . import cluster
+from .remote import followed
 
 TICK_S = 0.25
 DRAIN_QUIET_S = 0.1
@@ -31,10 +33,14 @@ BAR_CHARACTERS = 1000  # more than a screen is wide
 
 
 class SupervisorSilence:
-    """How long a store has been without news and without a supervisor; looked at every `SILENCE_CHECK_S`."""
+    """How long jobs of a store have been without news and without a supervisor; looked at every `SILENCE_CHECK_S`.
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._other_host = store, OtherHost(store)
+    Those whose heads run elsewhere have one there, and are followed again.
+    """
+
+    def __init__(self, store: Store, jobs: Callable[[], Iterable[JobStore]]) -> None:
+        """``jobs``: those that have not ended."""
+        self._store, self._jobs, self._other_host = store, jobs, OtherHost(store)
         self.heard()
 
     def heard(self) -> None:
@@ -47,8 +53,9 @@ class SupervisorSilence:
         now_s = time.monotonic()
         if now_s - self._looked_s < SILENCE_CHECK_S:
             return self._down_s
-        here = owner_elsewhere(self._store.root) or cluster.connectable(self._store)  # it answers its owner alone
-        if here or self._other_host.serves(now_s):
+        store = self._store
+        there = owner_elsewhere(store.root) or followed.keep(store, self._jobs())  # a supervisor answers its owner
+        if there or cluster.connectable(store) or self._other_host.serves(now_s):
             self.heard()
         else:
             self._down_since_s = self._down_since_s or now_s
@@ -77,7 +84,7 @@ class JobWatch:
         job = self.store.job(self.job_id)
         self._follower = follow_events(job.events)
         self._output, self._gaps = OutputReader(job), JournalGaps(job)
-        self._silence = SupervisorSilence(self.store)
+        self._silence = SupervisorSilence(self.store, lambda: [job])
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield new events at least every `TICK_S` (maybe none), until the job has ended and its output is read.
@@ -86,6 +93,8 @@ class JobWatch:
         the store has been deleted, NotFound where the job has.
         """
         self._silence.heard()
+        with suppress(HyperpodError):  # whether that is possible is judged when nothing comes
+            followed.keep(self.store, [self.store.job(self.job_id)])
         while self.view["state"] not in TERMINAL_STATES:
             events = self._take(TICK_S)
             if events:

@@ -14,6 +14,9 @@ from .options import near_matches
 from .units import parse_duration
 
 BIND, STARTUP_DEADLINE = "bind", "startup-deadline"
+HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter, or in a pod of its own
+HEAD_STORE, ACCOUNT = "head-store", "account"
+OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a pod does not need to know of its job
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,29 @@ def _like(pattern: re.Pattern[str], what: str) -> Callable[[str], None]:
     return check
 
 
+def _where(value: str) -> None:
+    if value not in ("here", POD):
+        raise SpecError(f"{value[:80]!r} is no place; expected here or {POD}")
+
+
+def _plain_path(value: str) -> None:
+    if not value.startswith("/") or {"", ".", ".."} & set(value[1:].split("/")):
+        raise SpecError(f"{value[:80]!r} is not a plain path; expected one such as /fsx/team/heads")
+
+
+def head_store(options: Mapping[str, str]) -> str:
+    """The directory of the pods in which heads in pods keep their stores; "" where no directory can be written."""
+    if HEAD_STORE in options:
+        return options[HEAD_STORE]
+    written = [shared.path for shared in shared_directories(options) if not shared.read_only]
+    return f"{written[0]}/hyperpod-heads" if written else ""
+
+
+def has_remote_head(options: Mapping[str, str]) -> bool:
+    """Whether the head of a job with these options runs in a pod of its own."""
+    return options.get(HEAD) == POD
+
+
 def _selector(value: str) -> None:
     for name, wanted in pairs(value).items():
         if not _KEY.fullmatch(name) or not _VALUE.fullmatch(wanted):
@@ -142,11 +168,17 @@ KUBERNETES = OptionTable(
         "selector": _selector,
         BIND: _any,
         STARTUP_DEADLINE: _deadline,
+        HEAD: _where,
+        HEAD_STORE: _plain_path,
+        ACCOUNT: _like(_SUBDOMAIN, "the name of a service account"),
     },
     "image, claim, host-path, namespace, context, resources, selector, …",
     (
         (("image",), "the image of its pods, with the libraries that it uses"),
-        (("claim", "host-path"), "pods and this machine share the job store, at the same path"),
+        (
+            ("claim", "host-path"),
+            "pods share the job store among each other, and with this machine unless --kubernetes head=pod is given",
+        ),
     ),
 )
 TABLES: Mapping[str, OptionTable] = {"slurm": SLURM, "kubernetes": KUBERNETES}

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..control import cluster
-from ..core.errors import UserError
+from ..control.remote import followed
+from ..core.errors import HyperpodError, UserError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, new_cluster_view
 from ..storage import room
@@ -155,7 +156,16 @@ class Tailer:
                 self._tell(name, events)
             with self._lock:
                 self._tails[name] = tail
+            self._have_followed(name, tail)
             return tail
+
+    def _have_followed(self, name: str, tail: _Tail) -> None:
+        """Where a job's head runs elsewhere, nobody may follow it any more: this machine was switched off meanwhile."""
+        if name != CLUSTER and tail.topic.get("state")[0] not in TERMINAL_STATES:
+            try:
+                followed.keep(self._store, [self._store.job(name)])
+            except HyperpodError as error:
+                self._log.warning("%s is not followed at present: %s", name, error)
 
     def _new_topic(self, name: str) -> Topic:
         if name == CLUSTER:

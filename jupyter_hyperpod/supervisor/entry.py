@@ -12,6 +12,7 @@ from typing import Any
 
 from ..backends import load
 from ..backends.types import ExitReport
+from ..core.backend_options import has_remote_head
 from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command, done
 from ..core.spec import LaunchPlan
@@ -257,4 +258,15 @@ def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Itera
         if (path / ENDED_MARK).exists():
             settled.add(job_id)
         elif (path / "spec.json").exists():
-            yield JobStore(path)
+            if _has_head_elsewhere(job := JobStore(path)):
+                settled.add(job_id)
+            else:
+                yield job
+
+
+def _has_head_elsewhere(job: JobStore) -> bool:
+    """Whether another supervisor looks after the job, where its head is."""
+    try:
+        return has_remote_head(job.spec().backend_options)
+    except HyperpodError:
+        return False

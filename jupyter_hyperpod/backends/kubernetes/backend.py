@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ...core.backend_options import pairs
+from ...core.backend_options import has_remote_head, head_store, pairs
 from ...core.errors import ClusterError
-from ..base import Backend, Remedies, Scheduler
+from ..base import Backend, Remedies, RemoteHead, Scheduler
 from ..types import Capabilities, Surroundings
 from . import inquiry, parse, remedies
 from .kubeconfig import kubeconfig_files, read_access
+from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect, not_shared
 
 
@@ -38,6 +39,8 @@ class KubernetesBackend:
             if not store:
                 read_access(options.get("context", ""))
                 return ""
+            if has_remote_head(options):
+                store = head_store(options) or store
             if problem := not_shared(options, [store]):
                 return problem
             with connect(options) as api:
@@ -71,6 +74,9 @@ class KubernetesBackend:
     def remedies(self) -> Remedies | None:
         return remedies.KubernetesRemedies()
 
+    def remote_head(self, options: Mapping[str, str], job_id: str) -> KubernetesHead | None:
+        return KubernetesHead(connect(options), options, job_id) if has_remote_head(options) else None
+
     def place(self, options: Mapping[str, str]) -> str:
         return f"{options.get('context', '')}/{options.get('namespace', '')}"
 
@@ -82,3 +88,4 @@ class KubernetesBackend:
 if TYPE_CHECKING:
     _backend: type[Backend] = KubernetesBackend
     _scheduler: type[Scheduler] = KubernetesRunner
+    _head: type[RemoteHead] = KubernetesHead

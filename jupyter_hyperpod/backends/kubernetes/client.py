@@ -11,6 +11,7 @@ from typing import Any
 from ...core.errors import ClusterError
 from .api_requests import ApiAnswer, ApiError, ApiRequest, ApiRequests, unreachable
 from .exec_session import run_command
+from .exec_stream import follow_command
 from .kubeconfig import Access
 from .login import Credential
 from .watching import ApiWatch
@@ -146,6 +147,15 @@ class Api:
         query += [("container", container)] if container else []
         request = ApiRequest("GET", self._pod(pod, "exec"), tuple(query))
         return run_command(self._requests, request, stdin, time.monotonic() + timeout_s)
+
+    def follow(self, pod: str, command: Sequence[str], stdin: bytes = b"", silent_s: float = 30) -> Iterator[bytes]:
+        """Run a command in a pod of the namespace and give what it prints as it comes, until it ends.
+
+        Raises ApiError where it is refused, and ClusterError where it fails, is cut off, or is silent for so long.
+        """
+        query = [("command", word) for word in command]
+        query += [("stdout", "true"), ("stderr", "true"), ("stdin", "true" if stdin else "false")]
+        return follow_command(self._requests, ApiRequest("GET", self._pod(pod, "exec"), tuple(query)), stdin, silent_s)
 
     # -- how ---------------------------------------------------------------------------------------------------
 

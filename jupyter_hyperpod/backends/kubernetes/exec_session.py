@@ -25,16 +25,9 @@ def run_command(
 ) -> tuple[int, bytes, bytes]:
     """Exit status, output and errors of a command. Raises ApiError and ClusterError."""
     nonce = b64encode(os.urandom(16)).decode()
-    extra = {
-        "Connection": "Upgrade",
-        "Upgrade": "websocket",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": nonce,
-        "Sec-WebSocket-Protocol": f"{websocket.V5}, {websocket.V4}",
-    }
-    answer = requests.open(request, min(max(deadline_s - time.monotonic(), 0.1), UPGRADE_S), extra)
+    answer = requests.open(request, min(max(deadline_s - time.monotonic(), 0.1), UPGRADE_S), upgrade_headers(nonce))
     try:
-        protocol = _check_upgrade(answer, request, nonce)
+        protocol = check_upgrade(answer, request, nonce)
         session = ExecSession(answer, stdin, protocol, str(request))
         session.run(deadline_s)
     except ProtocolError as error:
@@ -51,7 +44,18 @@ def run_command(
     return status, bytes(session.output), bytes(session.errors)
 
 
-def _check_upgrade(answer: ApiAnswer, request: ApiRequest, nonce: str) -> str:
+def upgrade_headers(nonce: str) -> dict[str, str]:
+    """What asks for a websocket; ``nonce`` is random."""
+    return {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": nonce,
+        "Sec-WebSocket-Protocol": f"{websocket.V5}, {websocket.V4}",
+    }
+
+
+def check_upgrade(answer: ApiAnswer, request: ApiRequest, nonce: str) -> str:
     """The protocol that the server speaks from now on."""
     shown = answer.answer
     if shown.status != SWITCHED or shown.getheader("Sec-WebSocket-Accept", "").strip() != websocket.accepted(nonce):
@@ -74,7 +78,7 @@ class ExecSession:
             self._send(websocket.BINARY, bytes((websocket.SENT,)) + stdin[start : start + CHUNK_BYTES])
         if stdin and protocol == websocket.V5:
             self._send(websocket.BINARY, bytes((websocket.CLOSED, websocket.SENT)))
-        self._take(_early(answer.answer))
+        self._take(early(answer.answer))
 
     def run(self, deadline_s: float) -> None:
         """Go on until the server closes. Raises ClusterError and OSError.
@@ -137,7 +141,7 @@ class ExecSession:
                     raise ClusterError(f"the command has printed more than {OUTPUT_BYTES >> 20} MiB")
 
 
-def _early(answer: http.client.HTTPResponse) -> bytes:
+def early(answer: http.client.HTTPResponse) -> bytes:
     """What came together with the head of the answer and was read with it."""
     try:
         return answer.fp.read1(1 << 16) if answer.fp is not None else b""

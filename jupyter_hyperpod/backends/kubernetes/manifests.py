@@ -7,6 +7,7 @@ Fields: batch/v1 Job and v1 Pod, those that Kubernetes has had since 1.20.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ...core.spec import LaunchPlan
 from ..types import ELASTIC
 
 PREFIX = "jupyter-hyperpod"
-JOB, PART, BATCH = (f"{PREFIX}/{word}" for word in ("job", "part", "batch"))
+JOB, PART, BATCH, HEAD = (f"{PREFIX}/{word}" for word in ("job", "part", "batch", "head"))
 MANAGED = {"app.kubernetes.io/managed-by": PREFIX}
 SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED.items())
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -29,6 +30,7 @@ SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
 KEPT_S = 3600  # how long Kubernetes keeps a Job that has ended, and with it the answer how
 LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
 CONTAINER = "main"
+HEAD_TRIES, HEAD_LOST_S = 1000, 10  # pods that may fail; seconds until a lost node gives its pod up
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,60 @@ def job(
     }
 
 
+def head_name(job_id: str) -> str:
+    """The name of the Job of a job's head."""
+    return f"hp-head-{hashlib.sha256(job_id.encode()).hexdigest()[:16]}"
+
+
+def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], account: str) -> dict[str, Any]:
+    """The manifest of a job's head in a pod of its own.
+
+    It has another label than the nodes, beside which it may run, and the rights of an account, because it requests
+    them. It runs as the user of the image, whom the submitter's machine need not know.
+    """
+    found = {**MANAGED, HEAD: job_id}
+    shared = shared_directories(options)
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": options["image"],
+        "command": [literal(word) for word in program],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "shareProcessNamespace": True,  # somebody has to reap what the supervisor's processes leave
+        "serviceAccountName": account,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 2,  # it is lost as a host is: another one takes over
+        "tolerations": [_leaves_after("not-ready"), _leaves_after("unreachable")],
+        "containers": [container],
+        "volumes": [
+            *(_volume(number, one) for number, one in enumerate(shared)),
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    pod |= {"priorityClassName": options["priority-class"]} if "priority-class" in options else {}
+    pod |= {"nodeSelector": pairs(options["selector"])} if "selector" in options else {}
+    spec = {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": HEAD_TRIES,
+        "ttlSecondsAfterFinished": KEPT_S,
+        "template": {"metadata": {"labels": found}, "spec": pod},
+    }
+    about = {"name": head_name(job_id), "labels": found}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+
+
+def _leaves_after(what: str) -> dict[str, Any]:
+    """How soon the pod is given up where its node is lost."""
+    key = f"node.kubernetes.io/{what}"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": HEAD_LOST_S}
+
+
 def signal_command(number: int) -> list[str]:
     """What sends a signal to the program, run in its container."""
     return ["/bin/sh", "-c", SIGNAL, str(number)]
@@ -129,17 +185,13 @@ def _container(
     }
     env: list[dict[str, Any]] = [{"name": key, "value": literal(value)} for key, value in sorted(values.items())]
     env.append({"name": "HYPERPOD_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
-    mounts = [
-        {"name": _volume_name(number), "mountPath": one.path, **({"readOnly": True} if one.read_only else {})}
-        for number, one in enumerate(shared)
-    ]
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": options["image"],
         "command": [literal(word) for word in words],
         "env": env,
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [*mounts, {"name": "memory", "mountPath": "/dev/shm"}],
+        "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
     }
     if "resources" in options:
         amounts = pairs(options["resources"])
@@ -161,6 +213,13 @@ def _affinity(job_id: str, avoid: Sequence[str]) -> dict[str, Any]:
         terms = {"nodeSelectorTerms": [{"matchFields": others}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     return affinity
+
+
+def _mounts(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:
+    return [
+        {"name": _volume_name(number), "mountPath": one.path, **({"readOnly": True} if one.read_only else {})}
+        for number, one in enumerate(shared)
+    ]
 
 
 def _volume_name(number: int) -> str:

@@ -72,7 +72,7 @@ def _element(job: Object, pods: Sequence[Object]) -> Element | None:
     if not marks.get(JOB) or not marks.get(BATCH):
         return None
     pod = current(pods)
-    state, reason = _state(job, pod)
+    state, reason = job_state(job, pod)
     node = pod["spec"].get("nodeName", "") if pod else ""
     return element(about["name"], state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
 
@@ -88,7 +88,7 @@ def is_leaving(pod: Object) -> bool:
     return bool(_about(pod).get("deletionTimestamp"))
 
 
-def _state(job: Object, pod: Object | None) -> tuple[str, str]:
+def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
     """An element's state and the reason."""
     about, ended = _about(job), _condition(job, "Complete", "Failed")
     if about.get("deletionTimestamp"):
@@ -103,6 +103,11 @@ def _state(job: Object, pod: Object | None) -> tuple[str, str]:
         told = "its pod is being deleted, and Kubernetes makes another" if pod else "it has no pod yet"
         return (REPLACING if pod else PENDING), told
     return _pod_state(pod)
+
+
+def is_over(job: Object) -> bool:
+    """Whether a Job has ended, so that it makes no further pod."""
+    return _condition(job, "Complete", "Failed") is not None
 
 
 def _pod_state(pod: Object) -> tuple[str, str]:

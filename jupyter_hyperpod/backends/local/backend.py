@@ -13,8 +13,8 @@ from .host import LocalHost
 
 NOT_LINUX = (
     "nodes on this machine, and what looks after nodes elsewhere, need Linux (pidfd, /proc), and this machine runs "
-    "another system; jobs that are here can be listed, read and followed; submit on a Linux machine, such as a login "
-    "host or a notebook server of your cluster"
+    "another system; jobs that are here can be listed, read and followed; on Kubernetes a job may do without this "
+    "machine (--backend kubernetes --kubernetes head=pod); otherwise submit on Linux, such as on a login host"
 )
 
 
@@ -47,6 +47,9 @@ class LocalBackend:
     def remedies(self) -> Remedies | None:
         """Nothing: the supervisor restarts its own nodes."""
         return None
+
+    def remote_head(self, options: Mapping[str, str], job_id: str) -> None:
+        """None: heads run beside the supervisor."""
 
     def place(self, options: Mapping[str, str]) -> str:
         return ""

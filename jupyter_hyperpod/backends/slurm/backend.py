@@ -46,6 +46,9 @@ class SlurmBackend:
     def remedies(self) -> Remedies | None:
         return remedies.SlurmRemedies()
 
+    def remote_head(self, options: Mapping[str, str], job_id: str) -> None:
+        """None: heads run beside the supervisor."""
+
     def place(self, options: Mapping[str, str]) -> str:
         return ""
 

@@ -82,7 +82,7 @@ def drive(
     ``at_once``: how many trials run at a time, as many as there is room for where None. Raises Conflict where another
     process goes on with the same sweep.
     """
-    silence = following.SweepSilence(sweep.store, lost_after_s)
+    silence = following.SweepSilence(sweep, lost_after_s)
     capacity = Capacity(sweep.store, template.fields)
     told: set[int] = set()
     for trial in sweep.trials:
@@ -99,7 +99,7 @@ def drive(
         yield ended
         if not sweep.unfinished and not sweep.missing:
             return
-        silence.check(sweep.id, news)
+        silence.check(news)
         time.sleep(following.TICK_S)
 
 

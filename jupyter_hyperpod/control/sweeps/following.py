@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 from ...core.errors import ClusterError, HyperpodError
-from ...storage.store import Store
 from ..watch import SupervisorSilence
 from .trials import Sweep, SweepTrial
 
@@ -14,18 +13,19 @@ TICK_S = 0.25
 
 
 class SweepSilence:
-    """Notices that no supervisor serves the store of a sweep any more."""
+    """Notices that no supervisor looks after the trials of a sweep any more."""
 
-    def __init__(self, store: Store, lost_after_s: float) -> None:
-        self._silence, self._lost_after_s = SupervisorSilence(store), lost_after_s
+    def __init__(self, sweep: Sweep, lost_after_s: float) -> None:
+        self._sweep, self._lost_after_s = sweep, lost_after_s
+        self._silence = SupervisorSilence(sweep.store, lambda: [trial.job for trial in sweep.unfinished])
 
-    def check(self, sweep_id: str, news: bool) -> None:
+    def check(self, news: bool) -> None:
         """Raise ClusterError after `lost_after_s` without news and without a supervisor."""
         if news:
             self._silence.heard()
         if (down_s := self._silence.down_s()) >= self._lost_after_s:
             raise ClusterError(
-                f"no news from the trials of {sweep_id} and no supervisor for {down_s:.0f} s; "
+                f"no news from the trials of {self._sweep.id} and no supervisor for {down_s:.0f} s; "
                 "`jupyter hyperpod cluster start` brings the cluster back, then `sweep follow` shows the sweep again"
             )
 
@@ -35,12 +35,12 @@ def updates(sweep: Sweep, lost_after_s: float = 60.0) -> Iterator[list[SweepTria
 
     Raises ClusterError where the supervisor is gone for good.
     """
-    silence = SweepSilence(sweep.store, lost_after_s)
+    silence = SweepSilence(sweep, lost_after_s)
     told = {trial.number for trial in sweep.trials if trial.over}
     yield [trial for trial in sweep.trials if trial.over]
     while sweep.unfinished:
         time.sleep(TICK_S)
-        silence.check(sweep.id, poll(sweep))
+        silence.check(poll(sweep))
         ended = [trial for trial in sweep.trials if trial.over and trial.number not in told]
         told.update(trial.number for trial in ended)
         yield ended

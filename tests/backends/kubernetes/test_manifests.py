@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.backends.kubernetes import manifests, parse
 from jupyter_hyperpod.backends.kubernetes.manifests import PodUser
 from jupyter_hyperpod.backends.types import BASE, ELASTIC
-from jupyter_hyperpod.core.backend_options import KUBERNETES, pairs, shared_directories
+from jupyter_hyperpod.core.backend_options import KUBERNETES, head_store, pairs, shared_directories
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import JobSpec, LaunchPlan
 
@@ -58,7 +58,14 @@ text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 name = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 
 
+HEADED = {"rich-head": {**RICH, "head": "pod", "account": "heads"}, "plain-head": {**PLAIN, "head": "pod"}}
+
+
 def rendered(case: str) -> str:
+    if case in HEADED:
+        program = ["/opt/$(x)/python", "-m", "jupyter_hyperpod.supervisor.head_pod", "serve", "--job", PLAN.job_id]
+        account = HEADED[case].get("account", "default")
+        return json.dumps(manifests.head_job(PLAN.job_id, HEADED[case], program, account), indent=2) + "\n"
     manifest = manifests.job(PLAN, batch=1764163651000000, index=0, **CASES[case])
     return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
 
@@ -74,10 +81,40 @@ def expanded(word: str, known: dict[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^)]*)\)|\$", one, word)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *HEADED])
 def test_the_manifest_of_an_element(case: str) -> None:
     told = "write it anew with `python -m tests.backends.kubernetes.test_manifests` if that is meant"
     assert rendered(case) == (GOLDEN / f"{case}.json").read_text(), told
+
+
+def test_a_head_may_run_beside_a_node_of_its_job_and_only_it_has_an_account() -> None:
+    head = manifests.head_job(PLAN.job_id, HEADED["rich-head"], ["python"], "heads")
+    node = manifests.job(PLAN, RICH, BASE, 1, 0, PodUser(0, 0))
+    assert manifests.JOB not in head["spec"]["template"]["metadata"]["labels"], "nodes of a job never share a host"
+    assert [one["spec"]["template"]["spec"]["automountServiceAccountToken"] for one in (head, node)] == [True, False]
+    assert parse.elements([head, node], []).keys() == {PLAN.job_id}
+    assert len(parse.elements([head, node], [])[PLAN.job_id]) == 1, "a head is no node"
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"claim": "data:/fsx"}, "/fsx/hyperpod-heads"),
+        ({"claim": "data:/fsx:ro,work:/work", "host-path": "/x"}, "/work/hyperpod-heads"),
+        ({"claim": "data:/fsx:ro"}, ""),
+        ({"claim": "data:/fsx", "head-store": "/fsx/me"}, "/fsx/me"),
+    ],
+)
+def test_where_a_head_keeps_its_store(options: dict[str, str], where: str) -> None:
+    assert head_store(options) == where
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"head": "there"}, {"head-store": "fsx"}, {"head-store": "/a/../b"}, {"account": "A"}]
+)
+def test_options_of_a_head_are_checked(wrong: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="Kubernetes option"):
+        JobSpec(name="x", cell_digest="0" * 64, backend="kubernetes", kubernetes={**PLAIN, **wrong})
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,5 +259,5 @@ def test_options_of_another_backend_mean_nothing() -> None:
 
 
 if __name__ == "__main__":
-    for case in CASES:
+    for case in (*CASES, *HEADED):
         (GOLDEN / f"{case}.json").write_text(rendered(case))

@@ -7,6 +7,7 @@ node's. Killing a node's process 1 is a power cut. Hollow nodes say that their p
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ CONTROLLER = "ctl"
 ETCD, API, MANAGER, SCHEDULER = "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 UP_S = 120.0
 HOLLOW_MOST = 32
+NOT_CONNECTED = re.compile(r"TLS handshake timeout|The connection to the server \S+ was refused")  # nothing was sent
 
 
 class Testbed:
@@ -85,10 +87,20 @@ class Testbed:
     def kubectl(
         self, *arguments: str, user: str = access.ADMIN, text: str = "", timeout_s: float = 60.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl on the controller as somebody. Raises ClusterError where it fails or takes too long."""
+        """Run kubectl on the controller as somebody. Raises ClusterError where it fails or takes too long.
+
+        With ``check``, it is run again where it could not connect: it waits ten seconds for a server, and no longer.
+        """
         fixed = [f"--kubeconfig={self.kubeconfig(user)}", f"--cache-dir={self.directory}/discovered"]
         command = [str(programs() / "kubectl"), *fixed, *arguments]
-        return self.hosts.run(CONTROLLER, *command, text=text, timeout_s=timeout_s, check=check)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.hosts.run(CONTROLLER, *command, text=text, timeout_s=timeout_s, check=check)
+            except ClusterError as error:
+                if not NOT_CONNECTED.search(str(error)) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
 
     @contextmanager
     def network(self) -> Iterator[None]:

@@ -1,0 +1,88 @@
+"""The sending side: what a job's files have more than the other side has, in frames.
+
+Files of lines grow at their end, and only whole lines are sent: a writer may take a torn line back. All other files are
+small and are sent anew when they have changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ...core.errors import StoreError
+from ..segments import SUFFIX
+from ..source_record import FOLDER as SOURCES
+from .mirror_frames import CONTENT_BYTES, Frame
+
+EVENTS = "events"
+FOLDERS = (EVENTS, "output", "logs", SOURCES)
+SINGLE = ("view.json", "ended")
+OF_CLIENT = ("control.", "follower.")  # writers on the machine that submits: their files travel the other way
+
+
+class MirrorSource:
+    """One job's directory. ``known``: path -> how many bytes the other side has of files that grow."""
+
+    def __init__(self, job: Path, known: Mapping[str, int]) -> None:
+        self._job, self._known = job, dict(known)
+        self._sent: dict[str, tuple[int, int]] = {}  # of files that are sent whole: when changed, and the size
+        self._there: dict[str, list[str]] = {}
+
+    def news(self) -> Iterator[Frame]:
+        """What has changed since the last call; who reads it to its end has all that was there when it began.
+
+        Raises StoreError where the job is gone.
+        """
+        there = {folder: self._names(folder) for folder in FOLDERS}
+        if not (self._job / "spec.json").exists():
+            raise StoreError(f"{self._job} is gone: it was deleted, or its file system is")
+        for folder, names in there.items():
+            for name in names:
+                yield from self._growth(f"{folder}/{name}") if grows(folder, name) else self._whole(f"{folder}/{name}")
+        for name in SINGLE:
+            yield from self._whole(name)
+        if there != self._there:
+            self._there = there
+            yield Frame({"there": there})
+
+    def _names(self, folder: str) -> list[str]:
+        with suppress(OSError), os.scandir(self._job / folder) as entries:
+            files = (one.name for one in entries if one.is_file(follow_symlinks=False))
+            return sorted(name for name in files if is_of_head(folder, name))
+        return []
+
+    def _growth(self, path: str) -> Iterator[Frame]:
+        at = self._known.get(path, 0)
+        with suppress(OSError):
+            if os.stat(self._job / path).st_size <= at:
+                return
+            with open(self._job / path, "rb") as file:
+                file.seek(at)
+                waiting = b""
+                while piece := file.read(CONTENT_BYTES):
+                    lines, newline, waiting = (waiting + piece).rpartition(b"\n")
+                    if newline:
+                        yield Frame({"path": path, "at": at}, lines + newline)
+                        at += len(lines) + 1
+                        self._known[path] = at
+
+    def _whole(self, path: str) -> Iterator[Frame]:
+        with suppress(OSError):
+            found = os.stat(self._job / path)
+            mark = found.st_mtime_ns, found.st_size
+            if self._sent.get(path) != mark:
+                content = (self._job / path).read_bytes()
+                self._sent[path] = mark
+                yield Frame({"path": path, "whole": 1}, content)
+
+
+def grows(folder: str, name: str) -> bool:
+    """Whether a file only ever grows, by whole lines. What a job has read may have any name."""
+    return folder != SOURCES and name.endswith((SUFFIX, ".log"))
+
+
+def is_of_head(folder: str, name: str) -> bool:
+    """Whether a file is written where the head is, and complete."""
+    return not name.startswith(".") and not (folder == EVENTS and name.startswith(OF_CLIENT))

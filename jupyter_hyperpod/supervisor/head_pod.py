@@ -1,0 +1,183 @@
+"""The head of one job in a pod of its own: a supervisor with a store of its own, and what is asked of it from outside.
+
+    python -m jupyter_hyperpod.supervisor.head_pod ACT --store DIR --job ID [--size N]
+
+serve     the pod's program
+receive   takes N bytes of frames from standard input
+stream    sends frames to standard output, without end; N bytes of standard input say what the other side has
+
+`receive` and `stream` are run in the pod by the machine that has submitted the job (`control/remote`): the one brings
+the job and its commands, the other takes away what was written. Where the pod is lost, the next one continues with the
+same store, as a host does that takes over from another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ..control import cluster
+from ..core.errors import HyperpodError, ProtocolError
+from ..core.names import validate_job_id
+from ..storage.journal import BROUGHT
+from ..storage.mirror.mirror_frames import Frame, FrameReader
+from ..storage.mirror.source import MirrorSource
+from ..storage.mirror.target import FROM_CLIENT, MirrorTarget
+from ..storage.store import Store, create_first, private_directory, write_private
+from ..system.diagnostics import note
+from .entry import ENDED_MARK
+
+LOOK_S, BEAT_S = 0.2, 2.0
+QUIET_S = 3.0  # after the end, members may still write their last output
+ARRIVES_S = 1800.0  # a job that does not arrive in this time never will
+KEPT_S = 24 * 3600.0  # how long the pod waits for somebody to fetch what is left
+STREAMED_S = 3600.0  # then whoever listens asks again
+SETTLED, FETCHED = ".settled", ".fetched"
+_CELL = re.compile(r"cells/[0-9a-f]{64}")
+
+
+class HeadPod:
+    """What the pod does until its job has ended and everything was fetched."""
+
+    def __init__(self, store: Store, job_id: str) -> None:
+        self._store = store
+        self._job = store.jobs / job_id
+
+    def run(self) -> int:
+        """The exit status: 1 where the job did not arrive."""
+        until_s = time.monotonic() + ARRIVES_S
+        while not self._job.is_dir():
+            if time.monotonic() > until_s:
+                note(f"{self._job.name} has not arrived within {ARRIVES_S / 60:.0f} minutes")
+                return 1
+            time.sleep(LOOK_S)
+        while not (self._job / ENDED_MARK).exists():
+            self._look_after()
+            time.sleep(1.0)
+        with suppress(HyperpodError):
+            if not (self._job / SETTLED).exists():
+                cluster.stop(self._store, reason="its only job has ended")
+        self._until_quiet()
+        create_first(self._job / SETTLED)
+        until_s = time.monotonic() + KEPT_S
+        while not (self._job / FETCHED).exists() and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+        return 0
+
+    def _look_after(self) -> None:
+        """Start the supervisor where none runs: here, once another pod that served the store is lost."""
+        try:
+            if not cluster.connectable(self._store):
+                cluster.ensure_started(self._store, nodes=0, spares=0)
+        except HyperpodError as error:
+            note(str(error))
+
+    def _until_quiet(self) -> None:
+        source, quiet_s = MirrorSource(self._job, {}), time.monotonic()
+        while time.monotonic() - quiet_s < QUIET_S:
+            if any(True for _ in list(source.news())):
+                quiet_s = time.monotonic()
+            time.sleep(LOOK_S)
+
+
+def receive(store: Store, job_id: str, size: int) -> None:
+    """Take frames; prints, as JSON, whether the job is here, and how long its files from outside are."""
+    job, building = store.jobs / job_id, store.jobs / f".new-{job_id}"
+    frames = list(FrameReader().feed(_input(size)))
+    for frame in frames:
+        if "commit" in frame.head:
+            if building.is_dir() and not job.is_dir():
+                create_first(building / BROUGHT)
+                os.rename(building, job)
+            _wake(store, job_id)
+        elif "fetched" in frame.head:
+            create_first(job / FETCHED)
+        elif _CELL.fullmatch(str(frame.head.get("path"))):
+            write_private(store.prepare().root / str(frame.head["path"]), frame.content)
+        else:
+            place = job if job.is_dir() else building
+            for folder in (place, place / "events", place / "commands"):
+                private_directory(folder)
+            MirrorTarget(place, FROM_CLIENT).take(frame)
+    if frames and job.is_dir() and any(str(frame.head.get("path")).startswith("commands/") for frame in frames):
+        _wake(store, job_id)
+    place = job if job.is_dir() else building
+    brought = ("events/*", "commands/*", *([] if job.is_dir() else ["include/**/*"]))
+    found = (path for pattern in brought for path in place.glob(pattern) if path.is_file())
+    sizes = {str(path.relative_to(place)): path.stat().st_size for path in found}
+    print(json.dumps({"here": job.is_dir(), "sizes": sizes}), flush=True)
+
+
+def _wake(store: Store, job_id: str) -> None:
+    with suppress(HyperpodError):
+        cluster.poke(store, job_id)
+
+
+def stream(store: Store, job_id: str, size: int) -> None:
+    """Send what grows, from where the other side is, until the end of the job, or for an hour."""
+    known = json.loads(_input(size) or b"{}")
+    source = MirrorSource(store.job(job_id).path, known)
+    began_s = beaten_s = time.monotonic()
+    while time.monotonic() - began_s < STREAMED_S:
+        settled = (store.jobs / job_id / SETTLED).exists()
+        sent = _send(source.news())
+        if settled and not sent:
+            _send([Frame({"end": 1})])
+            return
+        if not sent and time.monotonic() - beaten_s >= BEAT_S:
+            sent = _send([Frame({"beat": 1})])
+        if sent:
+            beaten_s = time.monotonic()
+        else:
+            time.sleep(LOOK_S)
+
+
+def _send(frames: Iterable[Frame]) -> bool:
+    sent = False
+    for frame in frames:
+        sys.stdout.buffer.write(frame.encode())
+        sent = True
+    sys.stdout.buffer.flush()
+    return sent
+
+
+def _input(size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(sys.stdin.fileno(), size - len(data))
+        if not piece:
+            raise ProtocolError(f"{len(data)} of {size} bytes arrived")
+        data += piece
+    return bytes(data)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.supervisor.head_pod")
+    parser.add_argument("act", choices=("serve", "receive", "stream"))
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--job", required=True, type=validate_job_id)
+    parser.add_argument("--size", type=int, default=0, help="how many bytes standard input brings")
+    options = parser.parse_args(arguments)
+    try:
+        store = Store(options.store)
+        if options.act == "serve":
+            return HeadPod(store.prepare(), options.job).run()
+        (receive if options.act == "receive" else stream)(store, options.job, options.size)
+    except HyperpodError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
