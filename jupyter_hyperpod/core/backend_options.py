@@ -172,7 +172,7 @@ KUBERNETES = OptionTable(
         HEAD_STORE: _plain_path,
         ACCOUNT: _like(_SUBDOMAIN, "the name of a service account"),
     },
-    "image, claim, host-path, namespace, context, resources, selector, …",
+    "image, claim, host-path, namespace, context, resources, selector, head, …",
     (
         (("image",), "the image of its pods, with the libraries that it uses"),
         (

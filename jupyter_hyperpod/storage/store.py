@@ -144,7 +144,7 @@ class JobStore:
 
     def session_end(self, session: int) -> Path:
         """The file of the state at the end of a session of the cell, for members that join in a later one."""
-        return self.path / "ended" / f"{session}.state"
+        return self.path / "sessions" / f"{session}.state"
 
     def forget_session_ends(self) -> None:
         """Remove the files of `session_end`."""

@@ -16,6 +16,7 @@ from jupyter_hyperpod.core.errors import NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.mounts.table import resolve_url
 from jupyter_hyperpod.storage.store import Store, default_root, write_private
+from jupyter_hyperpod.supervisor.entry import unfinished
 from tests.storage import full_disk
 
 
@@ -35,6 +36,12 @@ def test_everything_is_private_whatever_the_umask(tmp_path: Path) -> None:
     for path in entries:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), f"{path} has mode {mode:o}"
+
+
+def test_what_the_sessions_of_a_job_leave_is_no_mark_of_its_end(store: Store) -> None:
+    job = store.create_job(make_spec(store))
+    job.session_end(1).parent.mkdir()
+    assert [found.id for found in unfinished(store, set(), ())] == [job.id]
 
 
 def test_a_job_is_found_again(store: Store) -> None:
