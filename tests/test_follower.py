@@ -49,7 +49,7 @@ class BadWay:
     def own_options(self) -> dict[str, str]:
         return {"image": "train:1", "claim": "data:/fsx", "namespace": "team"}
 
-    def refused(self, error: HyperpodError) -> bool:
+    def refused(self, error: Exception) -> bool:
         return isinstance(error, Refusal)
 
     def start(self, python: str) -> None:

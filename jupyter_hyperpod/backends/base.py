@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import HyperpodError
 from ..core.spec import LaunchPlan
 from .types import Capabilities, Element, HeadState, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
 
@@ -67,7 +66,7 @@ class RemoteHead(Protocol):
     def own_options(self) -> Mapping[str, str]:
         """The options of the job as its head has to know them."""
 
-    def refused(self, error: HyperpodError) -> bool:
+    def refused(self, error: Exception) -> bool:
         """Whether it is of no use to try again."""
 
     def start(self, python: str) -> None:

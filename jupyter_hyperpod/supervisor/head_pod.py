@@ -36,7 +36,7 @@ from .entry import ENDED_MARK
 
 LOOK_S, BEAT_S = 0.2, 2.0
 QUIET_S = 3.0  # after the end, members may still write their last output
-ARRIVES_S = 1800.0  # a job that does not arrive in this time never will
+ARRIVES_S = 1800.0  # whoever brings the job later has another pod started
 KEPT_S = 24 * 3600.0  # how long the pod waits for somebody to fetch what is left
 STREAMED_S = 3600.0  # then whoever listens asks again
 SETTLED, FETCHED = ".settled", ".fetched"
@@ -51,12 +51,12 @@ class HeadPod:
         self._job = store.jobs / job_id
 
     def run(self) -> int:
-        """The exit status: 1 where the job did not arrive."""
+        """The exit status, 0: Kubernetes starts a program again that ends otherwise."""
         until_s = time.monotonic() + ARRIVES_S
         while not self._job.is_dir():
             if time.monotonic() > until_s:
                 note(f"{self._job.name} has not arrived within {ARRIVES_S / 60:.0f} minutes")
-                return 1
+                return 0
             time.sleep(LOOK_S)
         while not (self._job / ENDED_MARK).exists():
             self._look_after()

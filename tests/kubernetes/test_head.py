@@ -141,6 +141,12 @@ def test_a_head_that_is_lost_is_replaced_and_obeys_what_was_asked_meanwhile(
     run.until_world(1, START_S)
     assert laptop.head_pods(run) != [before]
     assert {one["member"] for one in run.view["members"]} < members, "who was there goes on in the same process"
+
+    (lost,) = laptop.head_pods(run)
+    node = kubernetes.get("pod", lost, "-n", TEAM)["spec"]["nodeName"]
+    kubernetes.power_cut(node)
+    kubernetes.until(lambda: lost not in laptop.head_pods(run), "another head is requested")
+    run.until_step(run.view["step"] + 3, START_S)
     laptop("stop", run.job_id)
     assert run.until_ended(START_S)["state"] == "stopped", run.story()
     kubernetes.until(lambda: laptop.head_pods(run) == [] and jobs_of(kubernetes, run) == [], "nothing is left")
@@ -164,7 +170,7 @@ def test_a_head_whose_store_is_gone_says_that_the_job_is(laptop: Laptop, kuberne
     run.until_world(1, START_S)
     (before,) = laptop.head_pods(run)
     (laptop.pods / "hyperpod-heads").rename(laptop.pods / "elsewhere")
-    kubernetes.kubectl("delete", "pod", before, "-n", TEAM, "--wait=false")
+    kubernetes.kubectl("delete", "pod", before, "-n", TEAM, "--wait=false", "--ignore-not-found")
     view = run.until_ended(START_S)
     assert view["state"] == "failed" and "is gone, and so is the job" in view["reason"], run.story()
     kubernetes.until(lambda: jobs_of(kubernetes, run) == [], "no Job is left")

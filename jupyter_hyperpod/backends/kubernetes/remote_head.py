@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.backend_options import ACCOUNT, OF_SUBMITTER, head_store
-from ...core.errors import ClusterError, HyperpodError
+from ...core.errors import ClusterError
 from ..types import HeadPhase, HeadState
 from . import manifests, parse
 from .client import Api, ApiError
@@ -30,7 +30,7 @@ class KubernetesHead:
         kept = {name: value for name, value in self._options.items() if name not in OF_SUBMITTER}
         return {**kept, "namespace": self._api.namespace}
 
-    def refused(self, error: HyperpodError) -> bool:
+    def refused(self, error: Exception) -> bool:
         return isinstance(error, ApiError) and error.status not in PASSING
 
     def start(self, python: str) -> None:

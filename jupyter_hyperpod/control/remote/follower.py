@@ -41,6 +41,7 @@ ENDED = "ended"  # as the supervisor of a job marks its end
 SILENT_S, RUN_S = 15.0, 60.0
 LOOK_S, PAUSE_S, LONGEST_PAUSE_S = 0.2, 0.5, 10.0
 STOP_ANYWAY_S = 60.0
+GONE_S = 5.0
 REFUSED_S = 10.0  # a server that has just begun refuses what it allows a moment later
 AWAY_S = 20.0  # a shorter absence of the cluster is not worth a sentence
 FIRST = ("spec.json", "secret", "environment", "fingerprint.json")
@@ -57,28 +58,29 @@ class HeadFollower:
         self._view = FoldedJournal(job)
         self._sent: dict[str, int] = {}  # path -> bytes that the head has
         self._said, self._away_s, self._told_away = "", 0.0, False
-        self._down_s = self._refused_s = 0.0  # since when the cluster says that no head runs, or refuses
+        # since when the cluster says that no head runs, refuses, and has nothing where the head kept the job
+        self._down_s = self._refused_s = self._gone_s = 0.0
+        self._pause_s = PAUSE_S
+        self._complete = False  # the job is over, and everything is here
         self._over = threading.Event()
 
     def run(self) -> None:
         """Follow until the end, however often the connection fails. Raises StoreError where this store refuses."""
-        pause_s = PAUSE_S
         while not self._over.is_set():
             try:
-                if self._up() and self._bring():
-                    self._back()
-                    pause_s = PAUSE_S
+                if self._complete:
+                    self._let_go()
+                elif self._up() and self._bring():
                     self._fetch()
-            except (ClusterError, ProtocolError) as error:  # what came was torn, or not from the head
+            except (ClusterError, ProtocolError, OSError) as error:  # ProtocolError: what came was torn
                 note(str(error))
                 if self._refused(error):
                     self._end("failed", str(error))
-                    return
                 self._away(str(error))
-            if self._stopped_without_head():
-                return
-            self._over.wait(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            if not self._over.is_set():
+                self._stop_without_head()
+            self._over.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def close(self) -> None:
         self._over.set()
@@ -97,7 +99,7 @@ class HeadFollower:
             raise ClusterError(f"the head of {self._job.id} runs beside its supervisor")
         return self._found
 
-    def _refused(self, error: HyperpodError) -> bool:
+    def _refused(self, error: Exception) -> bool:
         """Whether a job that the head does not have yet never will be there: a server that starts refuses, too."""
         if self._arrived or self._found is None or not self._found.refused(error):
             self._refused_s = 0.0
@@ -117,12 +119,13 @@ class HeadFollower:
             self._down_s = 0.0
             return True
         self._down_s = self._down_s or time.monotonic()
-        if state.phase is HeadPhase.ENDED and self._arrived:
-            self._head.remove()  # the next one gives what nobody has fetched
-        elif state.phase in (HeadPhase.ENDED, HeadPhase.FAILED):
-            self._end("failed", f"the head of the job has ended before the job had: {state.reason}")
+        if state.phase is HeadPhase.ENDED and (self._job.path / ENDED).exists():
+            self._complete = True
+        elif state.phase is HeadPhase.ENDED:
+            self._head.remove()  # it has waited too long: the next one takes the job, or gives what nobody has fetched
+        elif state.phase is HeadPhase.FAILED:
             self._head.remove()
-            self._over.set()
+            self._end("failed", f"the head of the job has ended before the job had: {state.reason}")
         elif not self._arrived:
             self._say(f"the head of the job starts: {state.reason}" if state.reason else "the head of the job starts")
         else:
@@ -133,17 +136,25 @@ class HeadFollower:
         """Bring the job where it is not there, or what it lacks of the commands; whether the job is there."""
         if not self._receive([]):
             if self._arrived:
-                self._end("failed", f"{self._head.store}, where the head kept the job, is gone, and so is the job")
-                self._head.remove()
-                self._over.set()
-                return False
+                return self._is_gone()
             for frames in _batches(self._first()):
                 self._receive(frames)
             self._receive([Frame({"commit": 1})])
         if create_first(self._job.path / ARRIVED):
             self._job.forget_environment()
+        self._gone_s = 0.0
         self._send_news()
         return True
+
+    def _is_gone(self) -> bool:
+        """The head does not have the job any more. False; a moment later, so that a file system may come back."""
+        self._gone_s = self._gone_s or time.monotonic()
+        gone = f"{self._head.store}, where the head kept the job, is gone"
+        if time.monotonic() - self._gone_s < GONE_S:
+            raise ClusterError(gone)
+        self._head.remove()
+        self._end("failed", f"{gone}, and so is the job")
+        return False
 
     def _first(self) -> Iterator[Frame]:
         """Everything with which a job begins."""
@@ -206,11 +217,10 @@ class HeadFollower:
         sender.start()
         try:
             for data in self._head.follow(["stream", "--size", str(len(known))], known, SILENT_S):
+                self._heard()
                 for frame in reader.feed(data):
                     if "end" in frame.head:
-                        done.set()
-                        sender.join(RUN_S)
-                        self._finish()
+                        self._complete = True
                         return
                     target.take(frame)
         finally:
@@ -225,27 +235,25 @@ class HeadFollower:
                 note(f"commands wait: {error}")
                 done.wait(PAUSE_S)
 
-    def _finish(self) -> None:
-        """Everything is here: let the head go."""
-        self._over.set()
-        with suppress(ClusterError):  # it goes by itself after a while
+    def _let_go(self) -> None:
+        """The head is needed no more."""
+        with suppress(ClusterError, ProtocolError):  # perhaps it has gone
             self._receive([Frame({"fetched": 1})])
-            self._head.remove()
+        self._head.remove()
         create_first(self._job.path / FETCHED)
+        self._over.set()
 
     # -- what people read ----------------------------------------------------------------------------------------
 
-    def _stopped_without_head(self) -> bool:
+    def _stop_without_head(self) -> None:
         """Obey a stop that comes before the head has the job, or where no head has run for long."""
         if self._arrived and not (self._down_s and time.monotonic() - self._down_s >= STOP_ANYWAY_S):
-            return False
+            return
         for command in self._commands.poll():
             if command.kind == "stop":
-                self._end("stopped", str(command.data.get("reason") or "stopped before it had begun"))
                 with suppress(ClusterError):
                     self._head.remove()
-                return True
-        return False
+                self._end("stopped", str(command.data.get("reason") or "stopped before it had begun"))
 
     def _say(self, reason: str) -> None:
         """Why the job waits; one entry per new reason."""
@@ -257,6 +265,8 @@ class HeadFollower:
         """The cluster does not answer: after a while that is said, once."""
         now_s = time.monotonic()
         self._away_s = self._away_s or now_s
+        if self._complete or self._over.is_set():
+            return
         if not self._arrived:
             self._say(problem)
         elif now_s - self._away_s >= AWAY_S and not self._told_away:
@@ -265,8 +275,8 @@ class HeadFollower:
             text = f"nothing has been heard for {since} of the job, which goes on in its pods: {problem}"
             self._journal.write("warning.raised", {"text": text})
 
-    def _back(self) -> None:
-        self._away_s, self._told_away = 0.0, False
+    def _heard(self) -> None:
+        self._away_s, self._told_away, self._pause_s = 0.0, False, PAUSE_S
 
     def _end(self, state: str, reason: str) -> None:
         """The job is over without its head having said so."""
@@ -275,6 +285,7 @@ class HeadFollower:
         self._job.forget_environment()
         for mark in (ENDED, FETCHED):
             create_first(self._job.path / mark)
+        self._over.set()
 
 
 def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:

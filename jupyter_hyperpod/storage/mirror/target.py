@@ -91,7 +91,7 @@ class MirrorTarget:
         What a journal lacks otherwise is kept: that other store is being deleted.
         """
         for folder, names in there.items() if isinstance(there, Mapping) else ():
-            if folder not in FOLDERS or not isinstance(names, list):
+            if folder not in FOLDERS or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise ProtocolError("the other side named a folder that is none of a job's")
             with suppress(OSError):
                 for name in set(os.listdir(self._job / folder)).difference(names):
