@@ -82,7 +82,7 @@ class HeadPod:
     def _until_quiet(self) -> None:
         source, quiet_s = MirrorSource(self._job, {}), time.monotonic()
         while time.monotonic() - quiet_s < QUIET_S:
-            if any(True for _ in list(source.news())):
+            if sum(1 for _ in source.news()):  # to the end, frame by frame: the output of a job may be large
                 quiet_s = time.monotonic()
             time.sleep(LOOK_S)
 
