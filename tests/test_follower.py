@@ -134,7 +134,7 @@ def test_over_a_bad_connection_everything_arrives_once(
 ) -> None:
     following.start()
     there = JobStore(Path(way.store) / "jobs" / job.id)
-    eventually(there.path.is_dir, timeout_s=60)
+    eventually((job.path / follower.ARRIVED).exists, timeout_s=60)
     assert files(there.path / "include") == files(job.path / "include")
     assert there.spec().kubernetes == way.own_options and there.secret() == job.secret()
 

@@ -102,6 +102,7 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
         "image": options["image"],
         "command": [literal(word) for word in program],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the pod's status has its last words
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
     }

@@ -139,7 +139,10 @@ def _failure(ended: Object, pod: Object | None) -> tuple[str, str]:
     over = _container(pod).get("state", {}).get("terminated", {})
     if over.get("reason") == "OOMKilled":
         return "OOMKilled", f"it used more memory than its limit; exit code {over.get('exitCode')}"
-    return "Failed", f"exit code {over['exitCode']}" if "exitCode" in over else (told or "nothing is known of its end")
+    said = [line.strip() for line in str(over.get("message") or "").splitlines() if line.strip()]
+    if "exitCode" in over:
+        return "Failed", ": ".join([f"exit code {over['exitCode']}", *said[-1:]])
+    return "Failed", told or "nothing is known of its end"
 
 
 def _exit_status(pod: Object | None) -> int | None:

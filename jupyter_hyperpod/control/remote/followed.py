@@ -33,7 +33,7 @@ def is_remote(spec: JobSpec) -> bool:
 def missing(options: Mapping[str, str], backend: str) -> str:
     """What this machine lacks for a job: only where the head runs elsewhere it needs no supervisor."""
     local = "" if has_remote_head(options) else load(DEFAULT_BACKEND).missing()
-    return load(backend).missing() or local
+    return local or load(backend).missing()
 
 
 def follows(job: JobStore) -> bool:

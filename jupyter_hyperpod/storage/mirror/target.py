@@ -12,9 +12,10 @@ from ...core.errors import ProtocolError, StoreError
 from ...system import portable
 from ..access import file_mode, like_its_parent
 from ..segments import JournalSegment
+from ..source_record import FOLDER as SOURCES
 from ..store import private_directory, write_private, write_readable
 from .mirror_frames import Frame
-from .source import EVENTS, FOLDERS, SOURCES, grows, is_of_head
+from .source import EVENTS, FOLDERS, grows, is_of_head
 
 _SHOWN = tuple(f"{folder}/" for folder in FOLDERS if folder != SOURCES)  # to those who may read the store, too
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"

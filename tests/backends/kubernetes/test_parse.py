@@ -27,8 +27,8 @@ def pod(phase: str, node: str = "n1", leaving: bool = False, born: str = "1", **
     return {"metadata": about, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase, **status}}
 
 
-def over(code: int, reason: str = "Error") -> list[dict[str, Any]]:
-    return [{"name": "main", "state": {"terminated": {"exitCode": code, "reason": reason}}}]
+def over(code: int, reason: str = "Error", message: str = "") -> list[dict[str, Any]]:
+    return [{"name": "main", "state": {"terminated": {"exitCode": code, "reason": reason, "message": message}}}]
 
 
 def waits(reason: str, message: str = "") -> list[dict[str, Any]]:
@@ -66,6 +66,11 @@ FAILED = job("Failed", "BackoffLimitExceeded", "Job has reached the specified ba
         (job("Complete"), [pod("Succeeded", containerStatuses=over(0))], "Succeeded", "ENDED", "n1", 0, ""),
         (job("Complete"), [], "Succeeded", "ENDED", "", 0, ""),
         (FAILED, [pod("Failed", containerStatuses=over(7))], "Failed", "FAILED", "n1", 7, "exit code 7"),
+        (
+            FAILED,
+            [pod("Failed", containerStatuses=over(1, message="Traceback …\n No module named x\n\n"))],
+            *("Failed", "FAILED", "n1", 1, "exit code 1: No module named x"),
+        ),
         (FAILED, [pod("Failed", containerStatuses=over(137))], "Failed", "FAILED", "n1", -9, "exit code 137"),
         (
             FAILED,
