@@ -84,7 +84,7 @@ def checked(
     fields = complete(spec_fields)
     check_source(source, fields.get("filename", "<cell>"))
     backend = fields.get("backend", DEFAULT_BACKEND)
-    check_backend(backend, fields.get(backend) or {})
+    followed.check_backend(backend, fields.get(backend) or {})
     fields.setdefault("mounts", mounts_of(store))
     spec = make_spec(fields, "")
     if problem := load(spec.backend).refusal(spec.backend_options, str(store.root), spec.start_minimum):
@@ -94,12 +94,6 @@ def checked(
     folders = [included.survey(folder) for folder in fields.get("include", ())]
     fields["include"] = tuple(str(folder.folder) for folder in folders)
     return fields, partial(included.copy, folders)
-
-
-def check_backend(backend: str, options: Mapping[str, str] | None = None) -> None:
-    """Check that this machine has what jobs with these options of a backend need here. Raises ClusterError."""
-    if problem := followed.missing(options or {}, backend):
-        raise ClusterError(problem)
 
 
 def mounts_of(store: Store) -> tuple[MountSpec, ...]:

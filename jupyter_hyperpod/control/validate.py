@@ -30,6 +30,7 @@ from ..policy.preflight import Row, verdict
 from ..storage.store import Store
 from . import cluster, jobs
 from .option_parser import add_backend_options
+from .remote import followed
 from .text_tables import Cell, Table
 
 JOB_S = 300.0
@@ -105,7 +106,7 @@ class Validation:
         backend, mend = self._backend, self._backend.advice
         if not backend.capabilities.owns_nodes:
             self._say(f"asking {backend.title} for its nodes")
-            jobs.check_backend(str(self._fields["backend"]))
+            followed.check_backend(str(self._fields["backend"]))
             return preflight.nodes_ready(backend.node_states(self._options), self._nodes, mend)
         self._say("waiting for the local nodes")
         cluster.ensure_started(self._store)

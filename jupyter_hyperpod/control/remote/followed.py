@@ -30,10 +30,11 @@ def is_remote(spec: JobSpec) -> bool:
     return has_remote_head(spec.backend_options)
 
 
-def missing(options: Mapping[str, str], backend: str) -> str:
-    """What this machine lacks for a job: only where the head runs elsewhere it needs no supervisor."""
-    local = "" if has_remote_head(options) else load(DEFAULT_BACKEND).missing()
-    return local or load(backend).missing()
+def check_backend(backend: str, options: Mapping[str, str] | None = None) -> None:
+    """Check that this machine has what jobs with these options of a backend need here. Raises ClusterError."""
+    local = "" if has_remote_head(options or {}) else load(DEFAULT_BACKEND).missing()  # a supervisor needs Linux
+    if problem := local or load(backend).missing():
+        raise ClusterError(problem)
 
 
 def follows(job: JobStore) -> bool:
