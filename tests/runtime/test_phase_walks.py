@@ -156,3 +156,41 @@ def test_cells_end_for_an_elastic_event_after_their_session_was_opened(phase: Ph
         job.lose_head()
         until(job, Phase.ADOPTING, Phase.ENDED)
         assert job.state == "succeeded", job.reason
+
+
+def test_newcomers_that_came_in_the_middle_of_a_step_begin_again_and_join_at_the_end_of_a_turn() -> None:
+    """Here of a loop with two runs per step."""
+    with playing(3, 1, spares=1) as job:
+        until(job, Phase.TRAINING)
+        ranks(job)[1].kill()
+        until(job, Phase.REFORMING, Phase.TRAINING)
+        assert job.controller is not None
+        began_s = job.world.clock.now_s
+        while len(ranks(job)) < 3:
+            job.world.tick()
+            assert job.world.clock.now_s - began_s < LONGEST_S
+        until(job, Phase.TRAINING)
+        first, newcomer = ranks(job)[0], ranks(job)[2]
+        old, generation = newcomer.member, first.generation
+        first.tell(facts.NewcomersEarly(generation, (newcomer.rank or 0,), 2, "begin again"))
+        first.tell(facts.NewcomersEarly(generation, (newcomer.rank or 0,), 2, "said by all members"))
+        assert len(job.controller.state.roster.generation()) == 2
+        until(job, Phase.REFORMING, Phase.TRAINING, Phase.REFORMING)
+        while len(ranks(job)) < 3 or job.controller.state.phase is not Phase.TRAINING:
+            job.world.tick()
+            assert job.world.clock.now_s - began_s < LONGEST_S
+        assert old not in [agent.member for agent in ranks(job)]
+        assert job.controller.state.planned_step % 2 == 0
+        decided = [event.data["reason"] for event in job.journal.events if event.kind == "decision.made"]
+        assert decided.count("begin again") == 1 and "said by all members" not in decided
+
+
+def test_newcomers_stay_where_too_few_would_be_left() -> None:
+    with playing(2, 2) as job:
+        until(job, Phase.TRAINING)
+        ranks(job)[1].kill()
+        until(job, Phase.WAITING, Phase.TRAINING)
+        first, newcomer = ranks(job)
+        first.tell(facts.NewcomersEarly(first.generation, (newcomer.rank or 0,), 1, "begin again"))
+        assert [agent.member for agent in ranks(job)] == [first.member, newcomer.member]
+        until(job, Phase.REFORMING, Phase.TRAINING)

@@ -134,7 +134,7 @@ class Generations:
                 yield BeginGeneration("newcomers are ready")
         elif state.phase is Phase.TRAINING:
             enter = recovery.at_once(state.incidents.vacancies, state.session.state_bytes, state.step_time_s)
-            if not enter.value and "peers" in state.spec.components:
+            if (state.joins_between or not enter.value) and "peers" in state.spec.components:
                 yield from self._joining.invite()
                 yield from self._joining.meet()
             elif state.room(len(ready)) and state.committed_in_generation:
@@ -260,6 +260,22 @@ class Generations:
             if newcomer.snapshot is not None:
                 yield ReleaseMember(newcomer, begins_again=True)
         yield BeginGeneration("the session goes back to its newest checkpoint")
+
+    @handles(facts.NewcomersEarly)
+    def early(self, member: Member, found: facts.NewcomersEarly) -> Actions:
+        """Newcomers begin again, and join between two turns of the loop, unless too few would be left without them."""
+        state = self._state
+        if state.phase in CALLED:
+            return
+        members = state.roster.generation()
+        newcomers = [m for m in members if m.rank in found.ranks]
+        left = len(members) - len(newcomers)
+        if left < min(state.spec.range.minimum, state.target) or "peers" not in state.spec.components:
+            yield BeginGeneration(f"too few would be left without newcomers: {left}")
+            return
+        state.joins_between = found.runs
+        yield from self._begin_anew(newcomers, found.text)
+        yield BeginGeneration("the others go on without them")
 
     def _plan(self) -> Actions:
         state = self._state

@@ -47,6 +47,7 @@ class JobState:
         self.generation: int = view["generation"]
         self.committed_in_generation = False
         self.planned_step = 0
+        self.joins_between = 0  # newcomers join between two turns of the loop, of so many updates; 0: anywhere
         # of session_lifecycle.py
         self.session = _session(view["session"]) if opened else None
         self.session_index = max(1, opened)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...policy import recovery
+from ...policy import membership, recovery
 from ...policy.decision import Decision
 from ..protocol import facts, orders
 from ..protocol.dispatch import handles
@@ -59,6 +59,8 @@ class Joining:
             return Decision([], "")
         if not self._state.committed_in_generation:
             return Decision([], "the survivors go on first: no step was committed since the last change")
+        if self._state.joins_between:
+            return Decision([], "newcomers join between two steps, because the program changes something in them")
         enter = recovery.at_once(vacancies, self._state.session.state_bytes, self._state.step_time_s)
         return Decision(
             [m for m in self._state.ready_newcomers() if enter.value or m.snapshot is not None], enter.reason
@@ -71,11 +73,18 @@ class Joining:
         names = [m.node for m in self._state.ready_newcomers() if m.snapshot is not None]
         if not names or self.hold_step is not None or not self._state.room(len(names)):
             return
-        self.hold_step = max(self._state.step, self._state.planned_step) + 1
+        self.hold_step = self._meeting()
         reason = f"{', '.join(names)} can join: the members meet when step {self.hold_step} is committed"
         yield Decide("membership", {"after": self.hold_step}, reason)
         for member in self._state.roster.generation():
             yield Send(member, orders.MeetAfter(self._state.generation, self.hold_step))
+
+    def _meeting(self) -> int:
+        """The step after which members and newcomers meet: at the end of a turn of the loop, where that matters."""
+        step, runs = max(self._state.step, self._state.planned_step), self._state.joins_between
+        if not runs:
+            return step + 1
+        return -(-membership.leave_after(step, self._state.step_time_s) // runs) * runs
 
     def give_up(self) -> None:
         """Another generation, or session, begins: what the donors of this one were asked for is void."""

@@ -88,6 +88,7 @@ class Carried:
         self.other_rank = False  # it has been another rank than 0, or has changed its rank
         self._received: Copies | None = None  # what this member's objects do not hold yet
         self.unproven: dict[str, Any] = {}  # what a checkpoint shows, which this member has not compared yet
+        self.since: list[str] = []  # paths that were copied first in a step, since the cell was between two
         self._left = -1  # the last loop, from 1, that was left before its end, here or where the copies were made
 
     def register(self, objects: Mapping[str, Any]) -> None:
@@ -126,16 +127,20 @@ class Carried:
         paths = self.paths.copied(last.paths)
         own = generators.states()
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
+        self.since = []
         self._sealed.ended = ended
         if self.data is not None:
             self._sealed.data = self.data.state_dict()
 
-    def seal_more(self, late: Mapping[str, Any] | None = None) -> None:
+    def seal_more(self, late: Mapping[str, Any] | None = None, inside: bool = False) -> None:
         """A newcomer or a checkpoint comes: copy what is carried since the cell was between two steps.
 
-        ``late``: what the checkpoint shows of what the program has changed.
+        ``late``: what the checkpoint shows of what the program has changed. ``inside``: a step runs, which may have
+        changed what is copied now.
         """
-        self._sealed.paths = self.paths.copied({}) | self._sealed.paths
+        now, before = self.paths.copied({}), self._sealed.paths
+        self.since += sorted(now.keys() - before.keys()) if inside else ()
+        self._sealed.paths = now | before
         self._sealed.late = dict(late or {})
 
     def refuse_rebuilt(self) -> None:

@@ -127,8 +127,8 @@ class Comparison:
             return
         now = self.look()
         inside = self._before.changed(now)
-        for path in inside:
-            self.late.fills(_holder(path))
+        for path, noted in inside.items():
+            self.late.fills(path, self._before.found.get(path), noted, self._is_settings(path))
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
         self._look_at_containers(inside, now)
@@ -137,8 +137,8 @@ class Comparison:
 
     def filled(self, before: Walk) -> None:
         """A micro-batch was computed once more since a look: what that has changed, steps fill, such as caches."""
-        for path in before.changed(self.look()):
-            self.late.fills(_holder(path))
+        for path, noted in before.changed(self.look()).items():
+            self.late.fills(path, before.found.get(path), noted)
 
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""
@@ -308,11 +308,6 @@ class Comparison:
     def _refuse(self, path: Path, noted: Noted, program: Program, why: str) -> None:
         place = program.place(noted.name)
         raise TrainingError(REFUSED.format(place=place, name=_label(path, noted), why=why, ident=noted.name))
-
-
-def _holder(path: Path) -> Path:
-    """The container, or the object that a step fills, such as a cache."""
-    return path[:-1] if len(path) > 1 and path[-1][0] == "item" else path
 
 
 def _is_kept_by_function(path: Path) -> bool:

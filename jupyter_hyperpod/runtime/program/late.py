@@ -32,7 +32,9 @@ LACKS = (
     "session.state.name = ..., or change the one object in place instead of taking another one"
 )
 OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
+NOTHING = readings.plain(None)
 NEW = ("new", "")  # the end of a path into an object that the loop has made
+SMALL = 1000  # numbers in what steps set
 SHARE, SHARE_AT_END, SHARE_JOINING = 200, 20, 3  # a later look waits so many times as long as the last one took
 
 
@@ -45,6 +47,8 @@ class LateChanges:
         self._origins: Origins = carried.origins
         self._copier = Copier(heap.own, kinds=True)
         self.inside: set[Path] = set()  # what the loss function has changed
+        self._set: set[Path] = set()  # those values of it that may be others in each step
+        self._again: set[Path] = set()  # and those that were others before
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._has_begun = False
 
@@ -54,9 +58,31 @@ class LateChanges:
             self._has_begun = True
             self._origins.note(walk)
 
-    def fills(self, path: Path) -> None:
-        """A step fills what is at this path, such as a cache."""
-        self.inside.add(path)
+    def fills(self, path: Path, before: Noted | None, after: Noted, settings: bool = False) -> None:
+        """A step has changed what is at this path: it fills that, or what holds it, such as a cache.
+
+        ``settings``: it is the optimizer's or the scheduler's.
+        """
+        self.inside.add(_holder(path))
+        is_kept = before is None or before.content == NOTHING
+        if after.kind == "value" and not settings and not (after.at and is_kept):  # what a library finds once, it keeps
+            self._set.add(path)
+            self._again |= set() if is_kept else {path}
+
+    def may_miss(self, is_set: bool) -> list[str]:
+        """Names of what a newcomer of an interrupted step may have otherwise, though no comparison shows that.
+
+        Its copy was first made in this step; or ``is_set``: the loss function sets it in each step.
+        """
+        found = [path for key in self._carried.since if (path := path_of(key))]
+        if is_set and self._set:
+            found += self._read(self._set, self.look())
+        return sorted(map(text, found))
+
+    def _read(self, paths: set[Path], now: Walk) -> list[Path]:
+        """Those of what the loss function sets that the program reads."""
+        here, program = paths & now.found.keys(), Program(now)
+        return [path for path in here if program.flow(path, now.found[path]) is not Flow.NOWHERE]
 
     def is_due(self, share: int) -> bool:
         """Whether ``share`` times as long as the last look took have passed since then."""
@@ -79,6 +105,9 @@ class LateChanges:
                 and not is_covered(noted, covered)
             ):
                 self._carried.paths.add(canonical)
+        for path in self._read(self._again, now):
+            if not is_covered(now.found[path], covered):
+                self.carry_path(path, now, SMALL)  # for what reads it before the next step
         for place, visit in self._replaced(now):
             if not (len(place) == 1 and binds(place[0])):
                 self._carried.paths.add_place(place, visit.value)
@@ -116,17 +145,19 @@ class LateChanges:
         changed = {repr(key): _digest(noted) for key, _, noted in self._changed(now, new=True)}
         changed |= {repr(path): "gone" for path in self._gone(now)}
         places = {repr(place): self._named(visit.value) for place, visit in self._replaced(now)}
-        return {"changed": changed, "places": places, "inside": list(map(repr, self.inside))}
+        filled = {"inside": list(map(repr, self.inside)), "set": list(map(repr, self._set))}
+        return {"changed": changed, "places": places} | filled
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
         """What this newcomer has otherwise than another one, which has shown it by `shown`; in words."""
+        self.inside |= _paths(shown, "inside")  # first: what steps fill there is not this member's alone
+        self._set |= _paths(shown, "set")
         if undone := self._to_undo(now, shown["changed"]):
             for path, content in undone.items():
                 with suppress(LookupError, AttributeError, TypeError):
                     self._carried.paths.put(path, content)
             now = self.look()
         own = self.shown(now)
-        self.inside |= _filled(shown)
         return self._differing(now, own, shown)
 
     def differing(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
@@ -137,7 +168,7 @@ class LateChanges:
         own, filled = self.shown(now), self.inside
         kept = {repr(path) for path in self._to_undo(now, shown["changed"])}
         own["changed"] = {key: seen for key, seen in own["changed"].items() if key not in kept}
-        self.inside = filled | _filled(shown)
+        self.inside = filled | _paths(shown, "inside")
         try:
             return self._differing(now, own, shown)
         finally:
@@ -288,9 +319,14 @@ def is_covered(noted: Noted, covered: set[Any]) -> bool:
     return noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered
 
 
-def _filled(shown: Mapping[str, Any]) -> set[Path]:
-    """What the steps of another member fill, as far as its paths can be read."""
-    return {path for key in shown.get("inside", ()) if (path := path_of(key))}
+def _paths(shown: Mapping[str, Any], part: str) -> set[Path]:
+    """A part of what another member has shown, as far as its paths can be read."""
+    return {path for key in shown.get(part, ()) if (path := path_of(key))}
+
+
+def _holder(path: Path) -> Path:
+    """The container, or the object that a step fills, such as a cache."""
+    return path[:-1] if len(path) > 1 and path[-1][0] == "item" else path
 
 
 def _digest(noted: Noted) -> str:

@@ -17,6 +17,7 @@ from ...core.units import few
 from ...policy.recovery import NewcomerCheck, RecoveryPlan, newcomer_checks
 from ..comm.mesh import all_gather
 from ..comm.reduction import FinishedNodes
+from ..protocol import facts
 from ..session.checksum import ChecksummedTensors, checksum
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
@@ -27,6 +28,7 @@ from .reached import reached
 from .walk import Walk
 
 COMPARED_STEPS = 2
+EARLY_TIMES = 3  # in a row
 Compute = Callable[[int, FinishedNodes], None]
 Executions = list[tuple[int, str]]  # rank and checksum of a micro-batch's gradient, in order
 IMPURE = (
@@ -37,6 +39,16 @@ IMPURE = (
 OWN_VALUES = (
     "members carry different values after step {step}: {names}. A member that joins later gets those of one member, so "
     "change them on every member alike, not only where session.rank is 0"
+)
+INSIDE = (
+    "{member} joined in step {next}, when the others had begun it, and does not have what the program has changed "
+    "before: {names}. If the loss function sets this, set it in the loop instead, in front of "
+    "step.run(loss_function), from step.number. Otherwise keep such values in the session, session.state.name = ..., "
+    "or change the one object in place instead of taking another one"
+)
+EARLY = (
+    "{newcomers} joined in step {next}, when the others had begun it, and may lack what that has set: {names}. "
+    "Newcomers begin again, and join between two steps"
 )
 LACKS = (
     "{member} joined after step {step} and does not have what the program has changed before: {names}. The source does "
@@ -62,7 +74,22 @@ class Reproducible:
         self._gradients = gradients
         self._comparison = comparison
         self._runs = runs
+        self._called = self._interrupted = False  # in this turn of the loop: the loss function; by a new generation
+        self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
+
+    def begins(self, step: int) -> None:
+        """Step ``step + 1`` begins."""
+        if step % self._runs == 0:
+            self._called = self._interrupted = False
+
+    def called(self) -> None:
+        """The loss function is called."""
+        self._called = True
+
+    def interrupted(self) -> None:
+        """A generation was formed in the middle of a step."""
+        self._interrupted = True
 
     def computed(self, step: int, leaf: int) -> None:
         """A micro-batch of step ``step + 1`` was computed for the first time."""
@@ -87,20 +114,45 @@ class Reproducible:
         """Compare what the program has changed with what newcomers have, before step ``step + 1``.
 
         Raises TrainingError, on all members, where one of them lacks something: it would compute something else.
+        In a step that was interrupted, newcomers begin again instead (raises Regroup): the others may have what the
+        loss function has set there.
         """
         if self._group.replica > 1:
             return
-        first = min(set(range(plan.world_size)) - set(plan.proving))
+        called = self._gather(plan, self._called)
+        trained = set(range(plan.world_size)) - set(plan.proving)
+        first = min(trained, key=lambda rank: (not called[rank], rank))
         others = plan.proving if plan.rank == first else (first,) if plan.rank in plan.proving else ()
         late = self._comparison.late
         now = late.look() if others else Walk()
         tables = self._gather(plan, late.shown(now) if others else None)
         compare = late.differing if plan.rank == first else late.lacking  # only a newcomer puts values back
         lacks = {name: None for other in others for name in compare(now, tables[other])}
-        for rank, names in enumerate(self._gather(plan, list(lacks))):
-            if names:
+        found = self._gather(plan, {"lacks": list(lacks), "early": self._may_miss(plan, called)})
+        again = [part["early"] for rank, part in enumerate(found) if rank in trained and part["early"] is not None]
+        self._early += 1
+        if again and max(times for times, _ in again) < EARLY_TIMES:
+            missed = [*(part["lacks"] for part in found), *(set_there for _, set_there in again)]
+            if lacking := dict.fromkeys(name for names in missed for name in names):
+                who = ", ".join(f"rank {rank}" for rank in plan.proving)
+                text = EARLY.format(newcomers=who, next=step + 1, names=few(list(lacking)))
+                self._group.again(facts.NewcomersEarly(plan.generation, plan.proving, self._runs, text))
+        self._early = 0
+        for rank, part in enumerate(found):
+            if part["lacks"]:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
-                raise TrainingError(LACKS.format(member=newcomer, step=step, names=few(names)))
+                sentence, names = INSIDE if again else LACKS, few(part["lacks"])
+                raise TrainingError(sentence.format(member=newcomer, step=step, next=step + 1, names=names))
+
+    def _may_miss(self, plan: RecoveryPlan, called: Sequence[bool]) -> tuple[int, list[str]] | None:
+        """How often in a row newcomers came in the middle of a step, and what they may miss besides what differs.
+
+        ``called``: by rank, whether it has called the loss function there. None where the step was not interrupted.
+        """
+        if plan.rank in plan.proving or not self._interrupted:
+            return None
+        is_set = any(called) and not all(called[rank] for rank in plan.proving)
+        return self._early, self._comparison.late.may_miss(is_set)
 
     def compare_newcomers(
         self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any]

@@ -190,6 +190,19 @@ class CheckpointUnreadable(Message):
     step: int
 
 
+@message("early", WORKER, COORDINATOR)
+class NewcomersEarly(Message):
+    """Newcomers, by their ``ranks``, came in the middle of a turn of the loop, which has changed something there.
+
+    They have to come between two turns of ``runs`` updates each; ``text``: why. The worker waits for a generation.
+    """
+
+    generation: int
+    ranks: tuple[int, ...]
+    runs: int
+    text: str
+
+
 @message("saved", WORKER, COORDINATOR)
 class CheckpointSaved(Message):
     """A checkpoint was written in ``took_s``; training waited ``paused_s``."""

@@ -69,6 +69,7 @@ class StepExecution:
         parts.comparison.begins()
         self._began_s = time.monotonic()
         parts.integrity.seal()
+        self._reproducible.begins(state.applied)
         while state.applied < number:
             try:
                 if not self._gradients.finished.nodes:
@@ -85,6 +86,7 @@ class StepExecution:
                 parts.integrity.verify(self._plan, result, compute)
                 self._finish(result)
             except Regroup as call:
+                self._reproducible.interrupted()
                 parts.resync.regroup(call)
                 parts.integrity.renew()
         state.keep_for_later(parts.carried.waits)  # what the cell does after this step is in the state already
@@ -153,6 +155,7 @@ class StepExecution:
         self._group.warm = True
 
     def _loss(self, loss_function: LossFunction, batch: Any) -> Any:
+        self._reproducible.called()
         returned = loss_function(batch)
         return with_loss(returned, self._injector.poison(loss_in(returned)))
 

@@ -138,7 +138,7 @@ class Loop:
     def _carry_more(self) -> None:
         """Newcomers come: carry what has changed since the cell was looked at last."""
         self._parts.comparison.late.carry(at_once=True)
-        self._carried.seal_more()
+        self._carried.seal_more(inside=self._execution.is_inside)
 
     def _carry_at_end(self) -> None:
         """A loop of steps ends, which may be the last one: carry what has changed, where that is due."""

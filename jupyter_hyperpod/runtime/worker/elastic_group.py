@@ -219,8 +219,8 @@ class ElasticGroup(GroupBase):
         self.send(facts.ReadyToGoBack(self.generation))
         self._await(orders.GoBack)
 
-    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable) -> NoReturn:
-        """Request a generation in which the members find a common state again. Raises Regroup."""
+    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable | facts.NewcomersEarly) -> NoReturn:
+        """Request a generation in which the members find a common state again, or go on as others. Raises Regroup."""
         self.send(message)
         self._await_call()
 

@@ -45,7 +45,7 @@ class LocalGroup(GroupBase):
     def come_back(self, step: int) -> None:
         """Nobody to wait for."""
 
-    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable) -> NoReturn:
+    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable | facts.NewcomersEarly) -> NoReturn:
         """Find the state again. Raises Regroup."""
         raise Regroup(orders.FormGeneration(0, 0, ()))
 
