@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.policy.sweeps import assignments, samplers, space
+from jupyter_hyperpod.policy.sweeps import assignments, samplers, space, value_kinds
 from jupyter_hyperpod.policy.sweeps.space import Choices, NumberRange
 
 names = st.sampled_from(["lr", "batch", "width", "optimizer", "amp"])
@@ -63,6 +63,9 @@ def test_any_text_is_a_space_or_refused(texts: list[str]) -> None:
         ("lr=1..2,3", "not a range of two numbers"),
         ("lr=nan", "not a finite number"),
         ("lr='a", "not closed"),
+        ("lr=1...3", "has three points"),
+        ("betas=(0.9,0.99),(0.8,0.9)", "has a tuple, a list or a dictionary"),
+        ("layers=[64],[64,64]", "has a tuple, a list or a dictionary"),
     ],
 )
 def test_what_is_refused(text: str, said: str) -> None:
@@ -194,6 +197,66 @@ def test_a_value_that_could_be_lost_is_refused(code: str, said: str) -> None:
 def test_text_where_the_code_has_a_number_is_refused() -> None:
     with pytest.raises(SpecError, match="is text, and the code has a number"):
         assignments.with_values("lr = -1.0\nprint(lr)", {"lr": "1e-"})
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "values"),
+    [
+        ("x = 'base'", "x=1,2", ("1", "2")),
+        ("x = 'adam'", "x=1e-3,adam,none,true", ("1e-3", "adam", "none", "true")),
+        ("x = 3", "x=3.0,1e2", (3, 100)),
+        ("x: int = 3", "x=4,none", (4, None)),
+        ("x = 0.1", "x=1,2,1e-3", (1.0, 2.0, 1e-3)),
+        ("x: float = 1", "x=1,2", (1.0, 2.0)),
+        ("x: str | None = None", "x=1,none", ("1", None)),
+        ("x = True", "x=TRUE,false", (True, False)),
+        ("x = -1", "x=-2,3", (-2, 3)),
+        ("x = None", "x=1,1.5,a,true", (1, 1.5, "a", True)),
+        ("x = f()", "x=1,a", (1, "a")),
+    ],
+)
+def test_values_have_the_kind_that_the_code_has(code: str, text: str, values: tuple[Any, ...]) -> None:
+    (axis,) = value_kinds.settled(code, space.parse([text])).values()
+    assert isinstance(axis, Choices) and repr(axis.values) == repr(values)
+    assert value_kinds.settled(code, space.from_json(space.to_json({"x": axis}))) == {"x": axis}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "said"),
+    [
+        ("x: int = 3", "x=1.5,2", "'1.5' has a fraction, and the code has `x: int` in line 1"),
+        ("x = 3", "x=true", "'true' is no number, and the code has a whole number, 3, in line 1"),
+        ("x = 3", "x=1,1.0", "the value 1 is there twice"),
+        ("x = 3", "x=0.5..2", "has fractions, and the code has a whole number"),
+        ("x = 'a'", "x=1,'1'", "the value '1' is there twice"),
+        ("x = 'a'", "x=1..2", "is a range of numbers, and the code has text, 'a', in line 1"),
+        ("x = True", "x=1,2", "'1' is neither true nor false, and the code has True or False"),
+        ("x = True", "x=TRUE,no", "'no' is neither true nor false"),
+        ("x = 0.1", "x=1,1.0", "the value 1.0 is there twice"),
+        ("x = 0.1", "x=1,0.l", "'0.l' is text, and the code has a number, 0.1"),
+        ("x = (0.9, 0.99)", "x=1,2", "the code has a tuple in line 1"),
+        ("x = [64]", "x=1,2", "the code has a list in line 1"),
+    ],
+)
+def test_values_of_another_kind_are_refused(code: str, text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        value_kinds.settled(code, space.parse([text]))
+
+
+def test_a_range_has_the_kind_that_the_code_has() -> None:
+    assert value_kinds.settled("x = 0.1", space.parse(["x=0..1"])) == {"x": NumberRange(0.0, 1.0)}
+    assert value_kinds.settled("x = 2", space.parse(["x=1.0..8.0"])) == {"x": NumberRange(1, 8, whole=True)}
+    assert value_kinds.settled("x = 0.1", space.parse(["x=0..1"]), ["x"]) == {"x": NumberRange(0, 1, whole=True)}
+
+
+def test_whole_numbers_of_a_range_do_not_repeat() -> None:
+    tried = space.parse(["layers=1..6", "kind=a,b"])
+    found = list(samplers.points(tried, samplers.RANDOM, 12, 0))
+    assert len({repr(point) for point in found}) == 12
+    with pytest.raises(SpecError, match="lists and ranges of whole numbers have only 12 different points; ask for 12"):
+        samplers.check_enough(tried, samplers.RANDOM, 13)
+    assert len(list(samplers.points(tried, samplers.RANDOM, 13, 0))) == 13, "a sweep of an earlier version goes on"
+    assert samplers.choose(space.parse(["x=1"]), None, None).reason == "tries the one point of the grid"
 
 
 def test_names_inside_functions_and_classes_are_other_names() -> None:

@@ -24,7 +24,7 @@ from ...storage.journal import JournalFollower
 from ...storage.store import JobStore, Store
 from .. import cluster, jobs
 from . import following, trials
-from .plan import ASKING, LOSS, PRUNERS, RESULT, SweepPlan, as_number, prepared
+from .plan import ASKING, LOSS, PRUNERS, RESULT, SweepPlan, as_number, prepared, settled
 from .trials import PRUNED, Sweep, SweepTrial
 
 AT_ONCE = 4  # trials where it is not known how many nodes there are
@@ -61,6 +61,7 @@ def begin(
         sweep = trials.read(store, trials.begin(store, source, fields, plan))
         return sweep, following.updates(sweep)
     store.refuse_foreign()
+    plan = settled(source, plan)
     study = Study(store, plan)
     shared = prepared(source, fields, plan)
     trials.checked_point(source, shared, plan)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ...core.errors import SpecError
 from ...core.spec import TrialSpec
-from ...policy.sweeps import assignments, samplers, space
+from ...policy.sweeps import assignments, samplers, space, value_kinds
 from ...policy.sweeps.samplers import Point
 from ...policy.sweeps.space import Axis, Choices, Space
 
@@ -127,6 +127,14 @@ def _filled(word: str, values: Mapping[str, Any]) -> str:
     for name, value in values.items():
         word = word.replace(f"{{{name}}}", str(value))
     return word
+
+
+def settled(source: str, plan: SweepPlan) -> SweepPlan:
+    """The plan with each value as the kind that the code has for its name. Raises SpecError for one that cannot be."""
+    in_arguments = [name for name in plan.space if any(f"{{{name}}}" in word for word in plan.arguments)]
+    found = replace(plan, space=value_kinds.settled(source, plan.space, in_arguments))
+    samplers.check_enough(found.space, found.sampler, found.trials)
+    return found
 
 
 def prepared(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ...storage.store import JobStore, Store
 from ...storage.values import pulled
 from ...system.locks import one_at_a_time
 from .. import jobs, lookup
-from .plan import LOSS, RESULT, SweepPlan, as_number, may_be_trial, prepared, trial_job
+from .plan import LOSS, RESULT, SweepPlan, as_number, may_be_trial, prepared, settled, trial_job
 
 LOCK = "sweeps.lock"
 LOCK_WAIT_S = 120.0
@@ -140,6 +140,7 @@ def begin(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan)
     Not for a plan that asks: that is what `asking.begin` is for. Raises the errors of `jobs.submit` before the first
     job is there; later, what was submitted stays, and `resume` submits the others.
     """
+    plan = settled(source, plan)
     shared = prepared(source, fields, plan)
     name = new_id(str(shared["name"]))
     points = dict(enumerate(plan.points(), 1))

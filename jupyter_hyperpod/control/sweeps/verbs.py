@@ -17,7 +17,7 @@ from ..option_parser import add_env_option
 from ..runs.verbs import write
 from ..text_tables import Answer
 from . import asking, following, sweep_table, trials
-from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared
+from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, settled
 from .trials import Sweep, SweepTrial
 
 HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
@@ -89,6 +89,7 @@ def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ..
 
 def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[dict[str, Any], list[str]]:
     """What a sweep would submit, for programs and as lines. Raises SpecError as `trials.begin` does."""
+    plan = settled(source, plan)
     prepared(source, fields, plan)
     trials.checked_point(source, fields, plan)
     points = trials.checked_points(source, fields, plan)

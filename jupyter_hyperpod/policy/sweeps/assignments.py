@@ -52,7 +52,7 @@ def with_values(source: str, values: Mapping[str, Value], what: str = "the cell"
 def _literal(source: str, name: str) -> object:
     """The value that the code gives to a name now."""
     try:
-        found = next(node for node in ast.parse(source).body if _simple(node) == name)
+        found = next(node for node in ast.parse(source).body if simple_name(node) == name)
         assert isinstance(found, ast.Assign | ast.AnnAssign) and found.value is not None
         return ast.literal_eval(found.value)
     except (SyntaxError, ValueError, StopIteration):
@@ -88,7 +88,7 @@ def _place(tree: ast.Module, name: str, value: Value, what: str) -> ast.expr:
             f"--sweep {name}: {what} assigns no {name} at its top level{near_matches(name, sorted(known))}; write a "
             f"line such as `{name} = {value!r}` and use {name} below it"
         )
-    at = next((node for node in tree.body if _simple(node) == name), None)
+    at = next((node for node in tree.body if simple_name(node) == name), None)
     if at is None:
         where = few([f"{one.what} in line {one.line}" for one in found])
         raise SpecError(
@@ -115,7 +115,7 @@ def _place(tree: ast.Module, name: str, value: Value, what: str) -> ast.expr:
     return at.value
 
 
-def _simple(node: ast.stmt) -> str | None:
+def simple_name(node: ast.stmt) -> str | None:
     """The name in ``name = …`` or ``name: kind = …``."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id

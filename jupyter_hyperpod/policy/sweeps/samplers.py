@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ...core.errors import SpecError
 from ...core.units import plural
 from ..decision import Decision
-from .space import Choices, Space, Value, size
+from .space import Choices, Space, Value, different, size
 
 GRID, RANDOM = "grid", "random"
 MOST_TRIALS = 1000
@@ -40,27 +40,41 @@ def choose(space: Space, sampler: str | None, trials: int | None) -> Decision[tu
             )
         if trials is not None and trials < points:
             raise SpecError(f"the grid has {points:,} points, and --trials is {trials}; leave one of them out")
-        return Decision((GRID, points), f"tries each of the {plural(points, 'point')} of the grid")
+        each = "the one point" if points == 1 else f"each of the {points:,} points"
+        return Decision((GRID, points), f"tries {each} of the grid")
     if trials is None:
         what = f"{ranges} is a range" if points is None else f"the sampler {sampler} tries as many points as it is told"
         raise SpecError(f"{what}; say how many trials there are to be: --trials N")
-    if sampler in (None, RANDOM) and points is not None and trials > points:
-        raise SpecError(f"--trials is {trials}, and the lists have only {plural(points, 'different point')}")
     name = sampler or RANDOM
+    if points is not None:
+        check_enough(space, name, trials)
     return Decision((name, trials), f"tries {plural(trials, 'point')} that the sampler {name} chooses")
 
 
+def check_enough(space: Space, sampler: str, trials: int) -> None:
+    """Raise SpecError where random trials would have to repeat points."""
+    if sampler == RANDOM and (most := different(space)) is not None and trials > most:
+        ranges = any(not isinstance(axis, Choices) for axis in space.values())
+        what = "lists and ranges of whole numbers have" if ranges else "lists have"
+        raise SpecError(
+            f"--trials is {trials}, and the {what} only {plural(most, 'different point')}; ask for {most} or fewer"
+        )
+
+
 def points(space: Space, sampler: str, trials: int, seed: int) -> Iterator[Point]:
-    """The points of a grid or of random trials, in the order of their numbers. No point of lists comes twice."""
+    """The points of a grid or of random trials, in the order of their numbers.
+
+    No point of lists and of whole numbers comes twice, where there are as many as trials.
+    """
     if sampler == GRID:
         yield from (_grid_point(space, number) for number in range(trials))
         return
-    finite, seen = size(space) is not None, set[str]()
+    most, seen = different(space), set[str]()
     for number in range(trials):
         attempt = 0
         while True:
             point = {name: axis.at(_share(seed, name, number, attempt)) for name, axis in space.items()}
-            if not finite or repr(point) not in seen:
+            if most is None or trials > most or repr(point) not in seen:
                 break
             attempt += 1
         seen.add(repr(point))

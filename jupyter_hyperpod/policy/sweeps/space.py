@@ -6,7 +6,7 @@ import keyword
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import SpecError
@@ -22,9 +22,13 @@ _EXAMPLE = "write for example --sweep lr=1e-4,3e-4 or --sweep lr=1e-4..1e-1:log"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """A list of values. Raises SpecError for an empty list, for a value that is there twice and for no plain value."""
+    """A list of values. Raises SpecError for an empty list, for a value that is there twice and for no plain value.
+
+    ``words``: the values as they were written, where somebody wrote them.
+    """
 
     values: tuple[Value, ...]
+    words: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -102,6 +106,8 @@ def check_name(name: str) -> None:
 def parse_axis(name: str, text: str) -> Axis:
     """``a,b,c``, ``low..high`` or ``low..high:log``. Raises SpecError that begins with the name."""
     try:
+        if "..." in text and _SPAN.fullmatch(text.strip()):
+            raise SpecError(f"{text.strip()[:80]!r} has three points; a range has two, such as 1..3")
         if found := _SPAN.fullmatch(text.strip()):
             low, high, scale = found.groups()
             if scale not in (None, LOG):
@@ -109,18 +115,25 @@ def parse_axis(name: str, text: str) -> Axis:
             whole = all(_INT.fullmatch(end) for end in (low, high))
             kind = int if whole else float
             return NumberRange(kind(low), kind(high), logarithmic=scale == LOG, whole=whole)
-        return Choices(tuple(_values(text)))
+        words = _words(text)
+        return Choices(tuple(map(_value, words)), tuple(map(_bare, words)))
     except SpecError as error:
         raise SpecError(f"--sweep {name}: {error}") from None
 
 
-def _values(text: str) -> list[Value]:
+def _words(text: str) -> list[str]:
     if not text.strip():
         raise SpecError(f"there are no values; {_EXAMPLE}")
     words = _split(text)
     if not all(words):
         raise SpecError(f"{text[:80]!r} has an empty value between its commas")
-    return [_value(word) for word in words]
+    if any(word[0] in "([{" for word in words):
+        raise SpecError(
+            f"{text[:80]!r} has a tuple, a list or a dictionary; a sweep tries numbers, text, True, False, None. Let "
+            "one of them choose: `which = 0` and `betas = [(0.9, 0.99), (0.8, 0.9)][which]`, with --sweep which=0,1; "
+            "quotation marks around it make it text"
+        )
+    return words
 
 
 def _split(text: str) -> list[str]:
@@ -140,9 +153,14 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in words]
 
 
+def _bare(word: str) -> str:
+    """A word without its quotation marks."""
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
+
+
 def _value(word: str) -> Value:
-    if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"":
-        return word[1:-1]
+    if (bare := _bare(word)) is not word:
+        return bare
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     if _INT.fullmatch(word):
@@ -179,6 +197,19 @@ def size(space: Space) -> int | None:
         if isinstance(axis, NumberRange):
             return None
         count *= len(axis.values)
+    return count
+
+
+def different(space: Space) -> int | None:
+    """How many different points a space has; None where a range of numbers with fractions is in it."""
+    count = 1
+    for axis in space.values():
+        if isinstance(axis, Choices):
+            count *= len(axis.values)
+        elif axis.whole:
+            count *= int(axis.high) - int(axis.low) + 1
+        else:
+            return None
     return count
 
 
