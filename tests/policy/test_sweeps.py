@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.policy.sweeps import assignments, samplers, space, value_kinds
+from jupyter_hyperpod.policy.sweeps import assignments, samplers, settled_values, space
 from jupyter_hyperpod.policy.sweeps.space import Choices, NumberRange
 
 names = st.sampled_from(["lr", "batch", "width", "optimizer", "amp"])
@@ -186,12 +186,37 @@ def test_values_replace_values_and_lines_keep_their_numbers(trials: list[dict[st
         ("class A:\n    lr = 1\nprint(A.lr)", "assigns no lr at its top level"),
         ("lr: float\nprint(lr)", "one plain line"),
         ("def lr(): ...\nprint(lr)", "one plain line"),
+        ("lr = 1\ndef f(lr): return lr\nf(2)", "never uses it"),
+        ("lr = 1\ndef f():\n    lr = 2\n    return lr\nf()", "never uses it"),
+        ("lr = 1\nclass A:\n    lr = 2\nprint(A.lr)", "never uses it"),
+        ("lr = 1\nprint([lr for lr in (4,)])", "never uses it"),
+        ("lr = 1\nf = lambda lr: lr", "never uses it"),
+        ("lr = 1\nglobals()['lr'] = 2\nprint(lr)", r"again by `globals\(\)\['lr'\]` in line 2"),
+        ("lr = 1\nlocals().update(lr=3)\nprint(lr)", r"again by `locals\(\).update` in line 2"),
+        ("lr = 1\nglobals().update({'lr': 3})\nprint(lr)", r"again by `globals\(\).update` in line 2"),
+        ("lr = 1\nexec('lr = 4')\nprint(lr)", "again by `exec` in line 2"),
+        ("lr = 1\nimport sys\nsetattr(sys.modules['__main__'], 'lr', 5)\nprint(lr)", "again by `setattr` in line 3"),
         ("try: ...\nexcept OSError as lr: print(lr)", "by an exception in line 2"),
     ],
 )
 def test_a_value_that_could_be_lost_is_refused(code: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         assignments.with_values(code, {"lr": 0.5})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "lr = 1\ndef f(): return lr",
+        "lr = 1\nclass A:\n    rate = lr",
+        "lr = 1\nclass A:\n    lr = lr",
+        "lr = 1\nprint([lr for y in (1,)])",
+        "lr = 1\nexec(open('more.py').read())",
+        "lr = 1\nasync def f():\n    def g(x=lr): ...",
+    ],
+)
+def test_a_value_that_is_used_somewhere_is_taken(code: str) -> None:
+    assert assignments.with_values(code, {"lr": 2}) == code.replace("lr = 1", "lr = 2")
 
 
 def test_text_where_the_code_has_a_number_is_refused() -> None:
@@ -216,9 +241,9 @@ def test_text_where_the_code_has_a_number_is_refused() -> None:
     ],
 )
 def test_values_have_the_kind_that_the_code_has(code: str, text: str, values: tuple[Any, ...]) -> None:
-    (axis,) = value_kinds.settled(code, space.parse([text])).values()
+    (axis,) = settled_values.settled(code, space.parse([text])).values()
     assert isinstance(axis, Choices) and repr(axis.values) == repr(values)
-    assert value_kinds.settled(code, space.from_json(space.to_json({"x": axis}))) == {"x": axis}
+    assert settled_values.settled(code, space.from_json(space.to_json({"x": axis}))) == {"x": axis}
 
 
 @pytest.mark.parametrize(
@@ -240,13 +265,13 @@ def test_values_have_the_kind_that_the_code_has(code: str, text: str, values: tu
 )
 def test_values_of_another_kind_are_refused(code: str, text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        value_kinds.settled(code, space.parse([text]))
+        settled_values.settled(code, space.parse([text]))
 
 
 def test_a_range_has_the_kind_that_the_code_has() -> None:
-    assert value_kinds.settled("x = 0.1", space.parse(["x=0..1"])) == {"x": NumberRange(0.0, 1.0)}
-    assert value_kinds.settled("x = 2", space.parse(["x=1.0..8.0"])) == {"x": NumberRange(1, 8, whole=True)}
-    assert value_kinds.settled("x = 0.1", space.parse(["x=0..1"]), ["x"]) == {"x": NumberRange(0, 1, whole=True)}
+    assert settled_values.settled("x = 0.1", space.parse(["x=0..1"])) == {"x": NumberRange(0.0, 1.0)}
+    assert settled_values.settled("x = 2", space.parse(["x=1.0..8.0"])) == {"x": NumberRange(1, 8, whole=True)}
+    assert settled_values.settled("x = 0.1", space.parse(["x=0..1"]), ["x"]) == {"x": NumberRange(0, 1, whole=True)}
 
 
 def test_whole_numbers_of_a_range_do_not_repeat() -> None:

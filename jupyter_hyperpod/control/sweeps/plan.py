@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.errors import SpecError
 from ...core.spec import TrialSpec
-from ...policy.sweeps import assignments, samplers, space, value_kinds
+from ...policy.sweeps import assignments, samplers, settled_values, space
 from ...policy.sweeps.samplers import Point
 from ...policy.sweeps.space import Axis, Choices, Space
 
@@ -132,7 +132,7 @@ def _filled(word: str, values: Mapping[str, Any]) -> str:
 def settled(source: str, plan: SweepPlan) -> SweepPlan:
     """The plan with each value as the kind that the code has for its name. Raises SpecError for one that cannot be."""
     in_arguments = [name for name in plan.space if any(f"{{{name}}}" in word for word in plan.arguments)]
-    found = replace(plan, space=value_kinds.settled(source, plan.space, in_arguments))
+    found = replace(plan, space=settled_values.settled(source, plan.space, in_arguments))
     samplers.check_enough(found.space, found.sampler, found.trials)
     return found
 

@@ -8,6 +8,7 @@ could be lost (no assignment, a second one, one inside a block) the code is refu
 from __future__ import annotations
 
 import ast
+import symtable
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def _place(tree: ast.Module, name: str, value: Value, what: str) -> ast.expr:
     if not _is_read(tree, name):
         raise SpecError(
             f"--sweep {name}: {what} assigns {name} in line {at.lineno} and never uses it, so all trials would be the "
-            "same"
+            f"same; arguments, attributes and inner variables that are called {name}, too, are other variables"
         )
     assert isinstance(at, ast.Assign | ast.AnnAssign) and at.value is not None
     return at.value
@@ -134,10 +135,22 @@ def _check_kind(present: ast.expr, name: str, value: Value) -> None:
 
 
 def _is_read(tree: ast.Module, name: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in (name, *_SEES_ALL):
+    """Whether anything reads the module's variable, or may read all of them."""
+    try:
+        table = symtable.symtable(ast.unparse(tree), "cell", "exec")
+    except SyntaxError:  # what only a cell may have
+        return True
+    return any(_reads(table, one) for one in (name, *_SEES_ALL))
+
+
+def _reads(table: symtable.SymbolTable, name: str) -> bool:
+    """Whether a block, or one in it, reads the module's variable of this name."""
+    if name in table.get_identifiers():
+        symbol = table.lookup(name)
+        of_module = table.get_type() in ("module", "class") or symbol.is_global()
+        if symbol.is_referenced() and of_module:
             return True
-    return False
+    return any(_reads(inner, name) for inner in table.get_children())
 
 
 def _bindings(tree: ast.Module) -> dict[str, list[Binding]]:
@@ -149,7 +162,45 @@ def _bindings(tree: ast.Module) -> dict[str, list[Binding]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for name, line in _globals_set_in(node):
                 found[name].append(Binding(line, f"the function {node.name}"))
+        elif isinstance(node, ast.Call | ast.Subscript):
+            for name, what in _bound_by_text(node):
+                found[name].append(Binding(node.lineno, what))
     return found
+
+
+def _bound_by_text(node: ast.Call | ast.Subscript) -> Iterator[tuple[str, str]]:
+    """Names of the module that are set as text: ``globals()["lr"] = …``, ``globals().update(lr=…)``, ``exec("lr = …")``
+    and ``setattr(sys.modules["__main__"], "lr", …)``; each with what sets it.
+    """
+    if isinstance(node, ast.Subscript):
+        if not isinstance(node.ctx, ast.Load) and _is_namespace(node.value) and (name := _text(node.slice)):
+            yield name, f"`{ast.unparse(node)}`"
+        return
+    called, first = node.func, node.args[0] if node.args else None
+    if isinstance(called, ast.Attribute) and called.attr in ("update", "setdefault") and _is_namespace(called.value):
+        keys = [_text(key) for key in first.keys] if isinstance(first, ast.Dict) else []
+        named = [word.arg for word in node.keywords]
+        told = [_text(first)] if called.attr == "setdefault" else []
+        yield from ((name, f"`{ast.unparse(called)}`") for name in (*keys, *named, *told) if name)
+    elif isinstance(called, ast.Name) and called.id == "exec" and first is not None and (code := _text(first)):
+        try:
+            bound = {name for name, _, _ in _bound_in(ast.parse(code).body)}
+        except (SyntaxError, ValueError):
+            return
+        yield from ((name, "`exec`") for name in bound)
+    elif isinstance(called, ast.Name) and called.id == "setattr" and len(node.args) == 3:
+        if ast.unparse(node.args[0]).startswith("sys.modules[") and (name := _text(node.args[1])):
+            yield name, "`setattr`"
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "locals", "vars")
+    )
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _bound_in(nodes: Collection[ast.AST]) -> Iterator[tuple[str, int, str]]:

@@ -64,7 +64,7 @@ def check_enough(space: Space, sampler: str, trials: int) -> None:
 def points(space: Space, sampler: str, trials: int, seed: int) -> Iterator[Point]:
     """The points of a grid or of random trials, in the order of their numbers.
 
-    No point of lists and of whole numbers comes twice, where there are as many as trials.
+    No point of lists and of whole numbers comes twice before all of them have come.
     """
     if sampler == GRID:
         yield from (_grid_point(space, number) for number in range(trials))
@@ -74,7 +74,7 @@ def points(space: Space, sampler: str, trials: int, seed: int) -> Iterator[Point
         attempt = 0
         while True:
             point = {name: axis.at(_share(seed, name, number, attempt)) for name, axis in space.items()}
-            if most is None or trials > most or repr(point) not in seen:
+            if most is None or len(seen) >= most or repr(point) not in seen:
                 break
             attempt += 1
         seen.add(repr(point))
