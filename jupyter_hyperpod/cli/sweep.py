@@ -8,7 +8,7 @@ from typing import Any
 
 from ..control import jobs
 from ..control.sweeps import asking, sweep_table, verbs
-from ..control.sweeps.plan import SweepPlan
+from ..control.sweeps.plan import SweepPlan, remarks
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..core.errors import SpecError
 from ..storage.store import Store
@@ -31,7 +31,10 @@ def run_submit(
         return terminal.answer(options, {"dry_run": True, **told}, *lines)
     if plan.asks and not options.follow:
         raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: give --follow")
-    sweep, updates = asking.begin(store, source, fields, plan)
+    for text in remarks(source, plan):
+        terminal.note(f"note: {text}")
+    with verbs.told_when_cut_off(terminal.note):
+        sweep, updates = asking.begin(store, source, fields, plan)
     if plan.asks:
         return _follow(sweep, updates, options, terminal)
     for text in jobs.submission_warnings(store, sweep.trials[0].job.id):

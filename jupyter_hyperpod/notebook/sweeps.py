@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from ..control import jobs, text_tables
 from ..control.sweeps import asking, sweep_table, trials, verbs
-from ..control.sweeps.plan import SweepPlan, described
+from ..control.sweeps.plan import SweepPlan, described, remarks
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..core.errors import SpecError
 from ..storage.store import Store
@@ -41,7 +41,10 @@ def submit(
     if plan.asks and options.detach:
         raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: leave out --detach")
     store = notebook.open_store()
-    sweep, updates = asking.begin(store, push.with_values(source, values, store), fields, plan)
+    for text in remarks(source, plan):
+        print(f"note: {text}", flush=True)
+    with verbs.told_when_cut_off(lambda text: print(text, flush=True)):
+        sweep, updates = asking.begin(store, push.with_values(source, values, store), fields, plan)
     if sweep.trials:
         notebook.show_warnings(store, sweep.trials[0].job.id)
     if options.detach:

@@ -14,8 +14,8 @@ import pytest
 
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import housekeeping, jobs, lookup
-from jupyter_hyperpod.control.sweeps import following, sweep_table, trials
-from jupyter_hyperpod.control.sweeps.plan import SweepPlan
+from jupyter_hyperpod.control.sweeps import following, sweep_table, trials, verbs
+from jupyter_hyperpod.control.sweeps.plan import SweepPlan, remarks
 from jupyter_hyperpod.control.sweeps.trials import Sweep
 from jupyter_hyperpod.core.errors import NotFound, SpecError
 from jupyter_hyperpod.policy.sweeps import space
@@ -118,9 +118,11 @@ def test_what_is_missing_is_submitted_once(shared_cluster: Store, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(jobs, "submit", cut_off)
-        with pytest.raises(KeyboardInterrupt):
+        said: list[str] = []
+        with pytest.raises(KeyboardInterrupt), verbs.told_when_cut_off(said.append):
             trials.begin(shared_cluster, QUICK, {"name": "cut"}, plan("x=1,2,3,4", "y=5,6", metric="result"))
     sweep = trials.read(shared_cluster, "cut")
+    assert said == [f"2 of 8 trials submitted; `jupyter hyperpod sweep resume {sweep.id}` submits the rest"]
     assert sweep.missing == [3, 4, 5, 6, 7, 8]
     assert "6 trials of cut-" in "\n".join(sweep_table.end_lines(ended(shared_cluster, "cut"), "%hyperpod"))
     words = [sys.executable, "-m", "jupyter_hyperpod", "sweep", "resume", "cut", "--store", str(shared_cluster.root)]
@@ -156,6 +158,42 @@ def test_a_sweep_in_a_cell(shared_cluster: Store, monkeypatch: pytest.MonkeyPatc
     assert len(rows) == 4 and "best" in repr(rows) and "<table>" in rows._repr_html_()
     run(shell, f"%%hyperpod --sweep x=7,8 --name failing --metric result\n{QUICK}\nassert x == 7")
     assert "1 trial failed: failing-2-" in capfd.readouterr().out
+
+
+@pytest.mark.timeout(300)
+def test_trials_that_failed_run_again_when_asked_for(shared_cluster: Store, tmp_path: Path) -> None:
+    """And what is no finite number is shown, and never the best; equal values are spoken of."""
+    ready = tmp_path / "ready"
+    cell = (
+        f"import os\nx = 1.0\nif x > 2 and not os.path.exists({str(ready)!r}):\n    raise OSError('not yet')\n"
+        "result = float('nan') if x == 1 else 7.0 if x else float('-inf')\n"
+    )
+    name = trials.begin(shared_cluster, cell, {"name": "again"}, plan("x=0,1,2,3", metric="result"))
+    sweep = ended(shared_cluster, name)
+    assert [trial.value_text for trial in sweep.trials] == ["-inf", "nan", "7", "-"]
+    assert sweep.best is not None and sweep.best.number == 3
+    shown = command(shared_cluster, "sweep", "show", "again")
+    assert f"logs {sweep.trials[3].job.id} says more" in shown and "trial 4 (x=3): failed · OSError: not yet" in shown
+    plainly = command(shared_cluster, "sweep", "resume", "again")
+    assert f"is missing; 1 failed: jupyter hyperpod sweep resume {name} --again failed submits" in plainly
+    ready.touch()
+    (new,) = json.loads(command(shared_cluster, "sweep", "resume", "again", "--again", "failed", "--json"))["jobs"]
+    sweep = ended(shared_cluster, name)
+    assert [trial.job.id for trial in sweep.trials][3] == new and sweep.trials[3].value == 7.0
+    assert "no trial of again-" in command(shared_cluster, "sweep", "resume", "again", "--again", "failed")
+    del sweep.trials[:2]
+    assert "all 2 trials that succeeded have the same result 7: does the code use x?" in sweep_table.end_lines(
+        sweep, ""
+    )
+
+
+def test_what_a_person_should_know_before_a_sweep_runs() -> None:
+    (said,) = remarks("lr = 0.1\nscore = lr\n", plan("lr=1,2", metric="score", arguments=("--lr", "{lr}")))
+    assert "lr is given to the file as an argument" in said
+    (said,) = remarks("lr = 0.1\nscore = lr\n", plan("lr=1,2", metric="nosuch"))
+    assert "neither assigns nosuch at its top level nor logs it" in said
+    for code in ("session.log(nosuch=lr)", "session.log(**values)", "nosuch = 3", "session.log(**{'nosuch': 1})"):
+        assert remarks(f"lr = 0.1\n{code}\n", plan("lr=1,2", metric="nosuch")) == []
 
 
 def test_a_sweep_is_interrupted_as_a_job_is(shared_cluster: Store, monkeypatch: Any, capfd: Any) -> None:

@@ -137,6 +137,25 @@ def settled(source: str, plan: SweepPlan) -> SweepPlan:
     return found
 
 
+def remarks(source: str, plan: SweepPlan) -> list[str]:
+    """What a person should know of a sweep before it runs, as sentences."""
+    found = []
+    bound = assignments.bound_names(source)
+    for name in plan.space:
+        if name in bound and any(f"{{{name}}}" in word for word in plan.arguments):
+            found.append(
+                f"{name} is given to the file as an argument, because {{{name}}} is among them; the {name} that the "
+                "code assigns stays as it is"
+            )
+    known = plan.metric in (LOSS, RESULT) or plan.metric in bound
+    if not known and not assignments.may_log(source, plan.metric):
+        found.append(
+            f"the code neither assigns {plan.metric} at its top level nor logs it by session.log({plan.metric}=…): "
+            "where nothing that it imports does, no trial will have a value; name another with --metric"
+        )
+    return found
+
+
 def prepared(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> dict[str, Any]:
     """The fields that all trials share: a name that has room for a number, and the metric as what is brought back.
 
@@ -162,6 +181,15 @@ def as_number(value: object) -> float | None:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def not_finite(value: object) -> str:
+    """ "nan", "inf" or "-inf" for a number that is not finite, else ""."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return ""
+    return "" if isinstance(value, str) or math.isfinite(number) else str(number)
 
 
 def described(plan: SweepPlan) -> str:

@@ -134,7 +134,7 @@ def _trials(sweep: Sweep, best: SweepTrial | None) -> str:
                 *(safe(trial.spec.values.get(name, "-"), 60) for name in names),
                 f'<span class="whole {tone}">{safe(trial.state)}</span>',
                 safe(steps(trial.view)),
-                safe(number_text(trial.value)),
+                safe(trial.value_text),
                 f'<span class="whole">{safe(trial.job.id)}</span>',
             ]
         )

@@ -14,6 +14,7 @@ from .trials import Sweep, SweepTrial
 
 SHOWN = 60  # rows of a table; of more trials the best ones, those that run and the newest
 BEST_SHOWN = 20
+ERRORS_SHOWN = 3  # of trials that failed, below the table
 _ORDER = ("succeeded", "pruned", "failed", "stopped", "running", "recovering", "pending")
 
 
@@ -57,12 +58,15 @@ def _short(value: Any) -> str:
 def trial_line(sweep: Sweep, trial: SweepTrial) -> str:
     """One line about a trial that has ended."""
     best = " · the best so far" if sweep.best is trial else ""
-    told = f" · {sweep.plan.metric} {number_text(trial.value)}" if trial.value is not None else ""
-    why = ""
-    if trial.state == "failed":
-        error = trial.view["error"]
-        why = f" · {error['type']}: {error['message']}" if error else f" · {trial.view['reason']}"
+    told = f" · {sweep.plan.metric} {trial.value_text}" if trial.value_text != "-" else ""
+    why = f" · {_why(trial)}" if trial.state == "failed" else ""
     return clean(cut(f"trial {trial.number} ({values_text(trial.spec.values)}): {trial.state}{told}{why}{best}", 240))
+
+
+def _why(trial: SweepTrial) -> str:
+    """Why a trial failed."""
+    error = trial.view["error"]
+    return f"{error['type']}: {error['message']}" if error else str(trial.view["reason"])
 
 
 def trials_table(sweep: Sweep, best: SweepTrial | None = None) -> Table:
@@ -88,7 +92,7 @@ def trials_table(sweep: Sweep, best: SweepTrial | None = None) -> Table:
                 *(Cell(_short(trial.spec.values.get(name, "-")), tone) for name in names),
                 Cell(trial.state, "quiet" if trial.state == "pruned" else TONES.get(trial.state, "")),
                 Cell(steps(trial.view), "quiet"),
-                Cell(number_text(trial.value), tone),
+                Cell(trial.value_text, tone),
                 Cell("best" if marked else "", tone),
                 Cell(trial.job.id, "quiet"),
             ]
@@ -121,22 +125,38 @@ def end_lines(sweep: Sweep, command: str) -> list[str]:
     failed = [trial for trial in sweep.trials if trial.state == "failed"]
     if failed:
         jobs = few([trial.job.id for trial in failed])
-        lines.append(f"{plural(len(failed), 'trial')} failed: {jobs}; {command} logs JOB says why")
+        said = f"{plural(len(failed), 'trial')} failed: {jobs}; {command} logs {failed[0].job.id} says more"
+        lines += [said, *(f"  {trial_line(sweep, trial)}" for trial in failed[:ERRORS_SHOWN])]
     if best := sweep.best:
         lines.append(f"{best_text(sweep)}: {command} report {best.job.id}, {command} rerun {best.job.id}")
     elif any(trial.view["state"] == "succeeded" for trial in sweep.trials):
         known = sorted({name for trial in sweep.trials for name in trial.view["metrics"]})
         logged = f"they logged {few(known, 8)}" if known else "they logged nothing"
+        odd = sorted({trial.value_text for trial in sweep.trials} & {"nan", "inf", "-inf"})
+        logged = f"there is {few(odd)}, which is never the best" if odd else logged
         lines.append(
             f"no trial has a number for {sweep.plan.metric!r}; {logged}: name one with --metric, or log it with "
             f"session.log({sweep.plan.metric}=…)"
         )
+    if same := same_line(sweep):
+        lines.append(same)
     if sweep.missing and not sweep.unfinished:
+        have = "has" if len(sweep.missing) == 1 else "have"
         lines.append(
-            f"{plural(len(sweep.missing), 'trial')} of {sweep.id} have not been submitted; "
+            f"{plural(len(sweep.missing), 'trial')} of {sweep.id} {have} not been submitted; "
             f"{command} sweep resume {sweep.id} submits them"
         )
     return lines
+
+
+def same_line(sweep: Sweep) -> str:
+    """What to say where all trials that succeeded have the same value; "" where there is nothing to say."""
+    found = [trial.value for trial in sweep.trials if trial.view["state"] == "succeeded"]
+    if len(found) < 2 or found[0] is None or set(found) != {found[0]}:
+        return ""
+    names = " and ".join(sweep.plan.space)
+    value = f"{sweep.plan.metric} {number_text(found[0])}"
+    return f"all {len(found)} trials that succeeded have the same {value}: does the code use {names}?"
 
 
 def hidden_line(sweep: Sweep) -> str:
@@ -160,7 +180,12 @@ def record(sweep: Sweep) -> dict[str, Any]:
 
 def _trial_record(trial: SweepTrial) -> dict[str, Any]:
     told = {"number": trial.number, "job": trial.job.id, "values": dict(trial.spec.values), "state": trial.state}
-    return told | {"step": trial.view["step"], "value": trial.value, "reason": trial.view["reason"]}
+    return told | {
+        "step": trial.view["step"],
+        "value": trial.value,
+        "value_text": trial.value_text,
+        "reason": trial.view["reason"],
+    }
 
 
 def overview(sweeps: Sequence[Sweep]) -> Table:

@@ -21,6 +21,7 @@ from ...core.events import TERMINAL_STATES
 from ...core.names import is_job_id
 from ...core.options import near_matches
 from ...core.spec import TrialSpec
+from ...core.units import plural
 from ...core.views import View
 from ...policy.sweeps.samplers import Point
 from ...storage.folded import FoldedJournal
@@ -28,11 +29,12 @@ from ...storage.store import JobStore, Store
 from ...storage.values import pulled
 from ...system.locks import one_at_a_time
 from .. import jobs, lookup
-from .plan import LOSS, RESULT, SweepPlan, as_number, may_be_trial, prepared, settled, trial_job
+from .plan import LOSS, RESULT, SweepPlan, as_number, may_be_trial, not_finite, prepared, settled, trial_job
 
 LOCK = "sweeps.lock"
 LOCK_WAIT_S = 120.0
 PRUNED = "pruned: "  # how the reason of a trial begins that was ended because others were better
+AGAIN = ("failed", "stopped")  # states of trials that may be submitted once more
 _NAME = re.compile(r"-\d+-[a-z2-7]{8}$")  # of the job of a trial, and of few others
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -46,6 +48,7 @@ class SweepTrial:
     metric: str
     journal: FoldedJournal = field(init=False)
     _left: float | None = None
+    _odd: str = ""
     _looked: bool = False
 
     def __post_init__(self) -> None:
@@ -86,8 +89,17 @@ class SweepTrial:
         if self.view["state"] == "succeeded" and not self._looked:
             self._looked = True
             with suppress(HyperpodError, ValueError, LookupError, TypeError):
-                self._left = as_number(pulled(self.job.path)[0].get(self.metric))
+                left = pulled(self.job.path)[0].get(self.metric)
+                self._left, self._odd = as_number(left), not_finite(left)
         return loss if self._left is None and self.metric == RESULT else self._left
+
+    @property
+    def value_text(self) -> str:
+        """The value with six significant digits; "nan" or "inf" for a result that is no finite number; "-" for none."""
+        if (value := self.value) is not None:
+            return f"{value:.6g}"
+        lost = self.metric in self.view["metrics"] and self.view["metrics"][self.metric] is None  # JSON has no NaN
+        return self._odd or ("nan" if lost else "-")
 
 
 @dataclass
@@ -146,8 +158,16 @@ def begin(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan)
     points = dict(enumerate(plan.points(), 1))
     ready = [made(source, shared, plan, name, number, point, own=True) for number, point in points.items()]
     with submitting(store):
-        for code, one in ready:
-            jobs.submit(store, code, one)
+        try:
+            for code, one in ready:
+                jobs.submit(store, code, one)
+        except BaseException as error:  # an interrupt, or a full disk
+            if there := len(_trial_specs(store, name)):
+                error.add_note(
+                    f"{there} of {plural(len(ready), 'trial')} submitted; `jupyter hyperpod sweep resume {name}` "
+                    "submits the rest"
+                )
+            raise
     return name
 
 
@@ -222,6 +242,26 @@ def resume(store: Store, sweep_id: str, env: Iterable[tuple[str, str | EnvRefere
         return [jobs.submit(store, code, one, earlier=earlier) for code, one in ready]
 
 
+def submit_again(
+    store: Store, sweep_id: str, state: str, env: Iterable[tuple[str, str | EnvReference]] | None = None
+) -> list[str]:
+    """Submit the trials once more that ended in this state, with the same values; return the new jobs' ids.
+
+    The earlier jobs stay, and count no more. Raises as `resume` does.
+    """
+    store.refuse_foreign()
+    with submitting(store):
+        found = read(store, sweep_id)
+        chosen = [trial for trial in found.trials if trial.state == state]
+        if not chosen:
+            return []
+        source, fields, earlier = template(found, env)
+        ready = [
+            made(source, fields, found.plan, found.id, trial.number, trial.spec.values, own=False) for trial in chosen
+        ]
+        return [jobs.submit(store, code, one, earlier=earlier) for code, one in ready]
+
+
 def template(
     sweep: Sweep, env: Iterable[tuple[str, str | EnvReference]] | None = None
 ) -> tuple[str, dict[str, Any], JobStore]:
@@ -247,12 +287,12 @@ def read(store: Store, text: str) -> Sweep:
     """
     sweep_id = find(store, text)
     specs = _trial_specs(store, sweep_id)
-    first: dict[int, tuple[str, TrialSpec]] = {}
-    for job_id, trial in specs.items():  # newest first: of two jobs of one trial, the older one counts
-        first[trial.number] = (job_id, trial)
     plan = SweepPlan.from_json(next(iter(specs.values())).plan)
-    trials = [SweepTrial(first[number][1], store.job(first[number][0]), plan.metric) for number in sorted(first)]
-    return Sweep(store, sweep_id, plan, trials)
+    first: dict[int, SweepTrial] = {}
+    for job_id, spec in reversed(specs.items()):  # oldest first: a newer job of a trial counts if it was to run again
+        if spec.number not in first or first[spec.number].state in AGAIN:
+            first[spec.number] = SweepTrial(spec, store.job(job_id), plan.metric)
+    return Sweep(store, sweep_id, plan, [first[number] for number in sorted(first)])
 
 
 def find(store: Store, text: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..option_parser import add_env_option
 from ..runs.verbs import write
 from ..text_tables import Answer
 from . import asking, following, sweep_table, trials
-from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, settled
+from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, remarks, settled
 from .trials import Sweep, SweepTrial
 
 HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
@@ -63,6 +64,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="report: file to write (default: ID.html in this folder)"
     )
+    parser.add_argument(
+        "--again", choices=trials.AGAIN, help="resume: submit the trials once more that failed, or that were stopped"
+    )
     add_env_option(parser, "resume: environment variable of the trials, whose values are not kept; may be repeated")
 
 
@@ -93,9 +97,10 @@ def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[di
     prepared(source, fields, plan)
     trials.checked_point(source, fields, plan)
     points = trials.checked_points(source, fields, plan)
-    lines = [described(plan)]
+    notes = remarks(source, plan)
+    lines = [described(plan), *(f"note: {text}" for text in notes)]
     lines += [f"  trial {number}: {sweep_table.values_text(point)}" for number, point in points.items()]
-    return {"plan": plan.to_json(), "trials": list(points.values())}, lines
+    return {"plan": plan.to_json(), "trials": list(points.values()), "notes": notes}, lines
 
 
 def followed(options: argparse.Namespace, store: Store) -> tuple[Sweep, Iterator[list[SweepTrial]]] | None:
@@ -103,8 +108,10 @@ def followed(options: argparse.Namespace, store: Store) -> tuple[Sweep, Iterator
     if options.action == "follow":
         sweep = named(options, store)
         return sweep, following.updates(sweep)
-    if options.action == "resume" and (sweep := named(options, store)).plan.asks and sweep.missing:
-        return sweep, asking.resume(sweep, options.env)
+    if options.action == "resume" and not options.again:
+        sweep = named(options, store)
+        if sweep.plan.asks and sweep.missing:
+            return sweep, asking.resume(sweep, options.env)
     return None
 
 
@@ -131,14 +138,14 @@ def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
         raise SpecError(f"-o belongs to `sweep report`, not to `sweep {options.action}`")
     if options.env is not None and options.action != "resume":
         raise SpecError(f"--env belongs to `sweep resume`, not to `sweep {options.action}`")
+    if options.again is not None and options.action != "resume":
+        raise SpecError(f"--again belongs to `sweep resume`, not to `sweep {options.action}`")
     if options.action == "list":
         if options.sweep:
             raise SpecError("`sweep list` lists all sweeps; `sweep show NAME` shows one")
         found = [trials.read(store, name) for name in trials.sweep_ids(store)]
         return Answer([sweep_table.record(one) for one in found], sweep_table.overview(found))
     sweep = named(options, store)
-    if options.action == "resume" and sweep.plan.asks and not sweep.missing:
-        return Answer({"id": sweep.id, "jobs": []}, None, [f"no trial of {sweep.id} is missing"])
     if options.action == "show":
         return shown(sweep, command)
     if options.action == "stop":
@@ -148,12 +155,34 @@ def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
         )
         return Answer({"id": sweep.id, "jobs": asked}, None, [told])
     if options.action == "resume":
-        more = trials.resume(store, sweep.id, options.env)
-        lines = [
-            f"submitted {plural(len(more), 'trial')} of {sweep.id}" if more else f"no trial of {sweep.id} is missing"
-        ]
-        return Answer({"id": sweep.id, "jobs": more}, None, lines)
+        return _resumed(sweep, options, command)
     return report(sweep, options.output)
+
+
+def _resumed(sweep: Sweep, options: argparse.Namespace, command: str) -> Answer:
+    """Submit what is missing, or once more what failed or was stopped."""
+    if options.again:
+        more = trials.submit_again(sweep.store, sweep.id, options.again, options.env)
+        none = f"no trial of {sweep.id} has {'failed' if options.again == 'failed' else 'been stopped'}"
+    else:
+        more = trials.resume(sweep.store, sweep.id, options.env)
+        none = f"no trial of {sweep.id} is missing"
+        for state in trials.AGAIN:
+            if count := sum(trial.state == state for trial in sweep.trials):
+                none += f"; {count} {state}: {command} sweep resume {sweep.id} --again {state} submits them once more"
+    lines = [f"submitted {plural(len(more), 'trial')} of {sweep.id}" if more else none]
+    return Answer({"id": sweep.id, "jobs": more}, None, lines)
+
+
+@contextmanager
+def told_when_cut_off(say: Callable[[str], object]) -> Iterator[None]:
+    """Say what was submitted, and how to go on, where a submission ends early."""
+    try:
+        yield
+    except BaseException as error:
+        for text in getattr(error, "__notes__", []):
+            say(text)
+        raise
 
 
 def shown(sweep: Sweep, command: str) -> Answer:

@@ -65,6 +65,17 @@ def bound_names(source: str) -> set[str]:
     return set(_bindings(ast.parse(source)))
 
 
+def may_log(source: str, name: str) -> bool:
+    """Whether the code has the name as an argument's or as text, or logs values whose names are not in the code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == name or isinstance(node, ast.Constant) and node.value == name:
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "log":
+            if node.args or any(word.arg is None for word in node.keywords):
+                return True
+    return False
+
+
 def _start(node: ast.expr) -> int:
     return node.lineno * 1_000_000 + node.col_offset
 
