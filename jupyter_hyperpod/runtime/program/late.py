@@ -34,7 +34,6 @@ LACKS = (
 OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
 NOTHING = readings.plain(None)
 NEW = ("new", "")  # the end of a path into an object that the loop has made
-SMALL = 1000  # numbers in what steps set
 SHARE, SHARE_AT_END, SHARE_JOINING = 200, 20, 3  # a later look waits so many times as long as the last one took
 
 
@@ -48,7 +47,6 @@ class LateChanges:
         self._copier = Copier(heap.own, kinds=True)
         self.inside: set[Path] = set()  # what the loss function has changed
         self._set: set[Path] = set()  # those values of it that may be others in each step
-        self._again: set[Path] = set()  # and those that were others before
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._has_begun = False
 
@@ -67,7 +65,6 @@ class LateChanges:
         is_kept = before is None or before.content == NOTHING
         if after.kind == "value" and not settings and not (after.at and is_kept):  # what a library finds once, it keeps
             self._set.add(path)
-            self._again |= set() if is_kept else {path}
 
     def may_miss(self, is_set: bool) -> list[str]:
         """Names of what a newcomer of an interrupted step may have otherwise, though no comparison shows that.
@@ -105,9 +102,6 @@ class LateChanges:
                 and not is_covered(noted, covered)
             ):
                 self._carried.paths.add(canonical)
-        for path in self._read(self._again, now):
-            if not is_covered(now.found[path], covered):
-                self.carry_path(path, now, SMALL)  # for what reads it before the next step
         for place, visit in self._replaced(now):
             if not (len(place) == 1 and binds(place[0])):
                 self._carried.paths.add_place(place, visit.value)
