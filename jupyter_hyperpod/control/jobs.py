@@ -38,6 +38,7 @@ from . import cluster
 from .parity import before_launch
 from .remote import followed
 from .report import LOST
+from .sources import own_imports
 from .sources.source import check_source
 
 DEFAULT_NAME = "job"
@@ -90,10 +91,11 @@ def checked(
     if problem := load(spec.backend).refusal(spec.backend_options, str(store.root), spec.start_minimum):
         raise ClusterError(problem)
     if earlier is not None:
-        return fields, partial(included.copy_again, earlier.path)
+        fields["include"] = earlier.spec().include
+        return fields, partial(own_imports.bring_again, earlier, spec)
     folders = [included.survey(folder) for folder in fields.get("include", ())]
     fields["include"] = tuple(str(folder.folder) for folder in folders)
-    return fields, partial(included.copy, folders)
+    return fields, partial(own_imports.bring, source, fields, folders)
 
 
 def mounts_of(store: Store) -> tuple[MountSpec, ...]:
@@ -141,7 +143,7 @@ def _create(
     once: str = "",
 ) -> JobStore:
     found, warnings = before_launch.fingerprint_of(store, spec)
-    warnings += before_launch.since(earlier, found) if earlier else []
+    warnings += before_launch.since(earlier, found) + own_imports.since(store, earlier, spec) if earlier else []
     job = store.create_job(spec, fill, once)
     with suppress(OSError):  # a note that the job does not need
         record.leave(job.path, found)

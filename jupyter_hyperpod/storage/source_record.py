@@ -8,6 +8,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from ..core.errors import StoreError
 from .store import private_directory, write_private
 
 FOLDER = "sources"
@@ -40,6 +41,20 @@ class SourceRecord:
         finally:
             mine.unlink(missing_ok=True)
         return kept.read_bytes()
+
+    def take(self, earlier: Path) -> None:
+        """Record all that an earlier job has recorded. Raises StoreError."""
+        folder = earlier / FOLDER
+        if not earlier.is_dir():
+            raise StoreError(f"{earlier}, from which sources are copied, was deleted meanwhile; submit again")
+        try:
+            names = os.listdir(folder) if folder.is_dir() else []
+            for name in (name for name in names if not name.startswith(".")):
+                with suppress(FileNotFoundError):  # what a member was just writing under another name
+                    content = (folder / name).read_bytes()
+                    write_private(private_directory(self._folder) / name, content)
+        except OSError as error:
+            raise StoreError(f"cannot copy {folder}: {error}") from error
 
     def known(self, path: str) -> bytes | None:
         """What is recorded of ``path``, or None."""

@@ -18,8 +18,10 @@ from jupyter_hyperpod.control.sweeps import following, sweep_table, trials, verb
 from jupyter_hyperpod.control.sweeps.plan import SweepPlan, remarks
 from jupyter_hyperpod.control.sweeps.trials import Sweep
 from jupyter_hyperpod.core.errors import NotFound, SpecError
+from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.policy.sweeps import space
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.storage.values import leave, pulled
 from tests.runs.pages import harmless
 from tests.test_magics import make_shell, run
 
@@ -274,3 +276,78 @@ def test_the_guide(shared_cluster: Store, monkeypatch: pytest.MonkeyPatch, capfd
     for line in commands.splitlines()[1:]:
         assert main(line.replace("NAME", "first").split()[2:]) == 0, line
     assert (tmp_path / "sweep.html").exists()
+
+
+MODULE = "SCALE = {scale}\n"
+USES = """
+import importlib
+import own_scale
+lr = 0.1
+loss = lr * own_scale.SCALE
+if lr > 4:
+    late = "own_late"
+    loss += importlib.import_module(late).MORE
+"""
+
+
+@pytest.mark.timeout(300)
+def test_all_trials_import_what_was_there_when_the_sweep_began(
+    shared_cluster: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do a trial that runs again, and one that was missing."""
+    file, module, late = (tmp_path / name for name in ("train.py", "own_scale.py", "own_late.py"))
+    file.write_text(USES)
+    module.write_text("from own_deeper import SCALE\n")
+    deeper = tmp_path / "own_deeper.py"
+    deeper.write_text(MODULE.format(scale=1.0))
+    late.write_text("MORE = 0\n")
+    submit = jobs.submit
+
+    def edited(*args: Any, **options: Any) -> str:
+        job = submit(*args, **options)
+        deeper.write_text(MODULE.format(scale=100.0))
+        return job
+
+    fields = {"name": "kept", "script": True, "filename": str(file), "working_directory": str(tmp_path), "spares": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "submit", edited)
+        trials.begin(shared_cluster, USES, fields, plan("lr=1,2,5", metric="loss"))
+    sweep = ended(shared_cluster, "kept")
+    assert [trial.value for trial in sweep.trials] == [1, 2, 5]
+    late.write_text("MORE = 7\n")
+    housekeeping.delete(shared_cluster, sweep.trials[0].job.id)
+    assert "own_deeper.py has changed: the new trials run it as it was" in command(
+        shared_cluster, "sweep", "resume", "kept"
+    )
+    alone = lookup.submit_again(shared_cluster, sweep.trials[2].job.id)
+    (said,) = jobs.submission_warnings(shared_cluster, alone)
+    assert "own_deeper.py has changed: the new job runs it as it was then" in said
+    assert jobs.wait(shared_cluster, alone, timeout_s=BOUND_S)["state"] == "succeeded"
+    assert pulled(shared_cluster.job(alone).path)[0]["loss"] == 5
+    assert [trial.value for trial in ended(shared_cluster, "kept").trials] == [1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("logged", "left", "metric", "value", "said"),
+    [
+        (None, 2.0, "loss", 2.0, "is the variable at the end, 2, and not the loss of the last step, 5"),
+        (3.0, 2.0, "val", 3.0, "is what was logged, 3, and not the variable at the end, 2"),
+        (3.0, 3.0, "val", 3.0, ""),
+        (None, None, "loss", 5.0, ""),
+        (None, 2.0, "val", 2.0, ""),
+    ],
+)
+def test_which_value_counts(
+    store: Store, logged: float | None, left: float | None, metric: str, value: float, said: str
+) -> None:
+    made = plan("lr=1", metric=metric)
+    job = store.create_job(
+        JobSpec("order-1", "0" * 64, trial=TrialSpec("order-aaaaaaaa", 1, {"lr": 1}, made.to_json()))
+    )
+    sweep = Sweep(store, "order-aaaaaaaa", made, [])
+    trial = sweep.add(job.id)
+    trial.view.update(state="succeeded", loss=5.0, metrics={} if logged is None else {metric: logged})
+    if left is not None:
+        leave(job.path, [metric], {metric: left})
+    assert trial.value == value and (said in trial.doubt if said else not trial.doubt)
+    assert bool(said) == any(said in line for line in sweep_table.end_lines(sweep, "hp") if "and not" in line)

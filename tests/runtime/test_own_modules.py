@@ -8,9 +8,14 @@ from pathlib import Path
 import numpy
 import pytest
 
+from jupyter_hyperpod.control.sources import own_imports
+from jupyter_hyperpod.core.errors import Conflict
+from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.runtime.worker import main as worker
+from jupyter_hyperpod.runtime.worker import own_modules
 from jupyter_hyperpod.storage.fingerprint import record
 from jupyter_hyperpod.storage.source_record import SourceRecord
+from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import TRAIN, Submit
 
 LOSS = "def scale(x):\n    return x * {factor}\n"
@@ -60,6 +65,36 @@ def test_the_first_member_decides(tmp_path: Path) -> None:
     assert record.of("/a/model.py", b"two") == b"one"
     assert record.of("/b/model.py", b"two") == b"two"
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in (tmp_path / "sources").iterdir())
+
+
+def test_a_trial_that_finds_another_version_is_refused(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "late.py"
+    made = []
+    for sweep, number in (("other-aaaaaaaa", 1), ("late-aaaaaaaa", 1), ("late-aaaaaaaa", 2)):
+        spec = JobSpec(f"late-{number}", "0" * 64, trial=TrialSpec(sweep, number, {"lr": 1}))
+        made.append(store.create_job(spec))
+    SourceRecord(made[0].path).of(str(path), b"x = 0")
+    path.write_text("x = 1")
+    own_modules.RecordedLoader("late", str(path), SourceRecord(made[1].path), made[1]).get_code("late")
+    loader = own_modules.RecordedLoader("late", str(path), SourceRecord(made[2].path), made[2])
+    path.write_text("x = 2")
+    with pytest.raises(Conflict, match=f"late.py is not what {made[1].id}, another trial of this sweep, imported"):
+        loader.get_code("late")
+
+
+def test_what_a_source_imports_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "package" / "inner"
+    package.mkdir(parents=True)
+    files = {
+        "package/__init__.py": "",
+        "package/inner/__init__.py": "",
+        "package/inner/model.py": "from ..side import x",
+    }
+    files |= {"package/side.py": "from . import last", "package/last.py": "\xff", "alone.py": "import package.inner"}
+    for name, text in {**files, "unused.py": ""}.items():
+        (tmp_path / name).write_text(text, "latin-1")
+    found = own_imports.found("def f():\n    import alone\n    from package.inner import model\n", [str(tmp_path)])
+    assert set(found) == {str(tmp_path / name) for name in files}
 
 
 @pytest.mark.parametrize("name", ["a\nb.py", "x" * 200 + ".py", "ünï.py"])

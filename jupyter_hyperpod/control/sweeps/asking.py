@@ -109,7 +109,8 @@ def _submit_next(sweep: Sweep, study: Study, template: Template) -> None:
     asked, point = study.ask()
     own = template.earlier is None
     code, ready = trials.made(template.source, template.fields, sweep.plan, sweep.id, number, point, own=own)
-    job_id = trials.submit_trial(sweep, number, code, ready, template.earlier)
+    earlier = template.earlier or (sweep.trials[0].job if sweep.trials else None)
+    job_id = trials.submit_trial(sweep, number, code, ready, earlier)
     sweep.add(job_id)
     study.keep(number, asked, jobs.follow(sweep.store, job_id))
 

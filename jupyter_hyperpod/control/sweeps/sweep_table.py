@@ -127,6 +127,8 @@ def end_lines(sweep: Sweep, command: str) -> list[str]:
         jobs = few([trial.job.id for trial in failed])
         said = f"{plural(len(failed), 'trial')} failed: {jobs}; {command} logs {failed[0].job.id} says more"
         lines += [said, *(f"  {trial_line(sweep, trial)}" for trial in failed[:ERRORS_SHOWN])]
+    if doubt := next((trial.doubt for trial in sweep.trials if trial.doubt), ""):
+        lines.append(f"{doubt}; give what you mean a name of its own, and name it with --metric")
     if best := sweep.best:
         lines.append(f"{best_text(sweep)}: {command} report {best.job.id}, {command} rerun {best.job.id}")
     elif any(trial.view["state"] == "succeeded" for trial in sweep.trials):

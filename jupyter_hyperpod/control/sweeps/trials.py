@@ -7,6 +7,7 @@ process at a time submits, so that no trial is submitted twice.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -78,20 +79,34 @@ class SweepTrial:
 
     @property
     def value(self) -> float | None:
-        """The metric's newest value: what was logged under its name, else the loss of the newest step where that is
-        asked for, else the variable at the end of the code; None where there is none yet."""
-        logged = as_number(self.view["metrics"].get(self.metric))
-        loss = as_number(self.view["loss"])
-        if logged is None and self.metric == LOSS:
-            logged = loss
-        if logged is not None:
-            return logged
+        """The metric's newest value, the first of `_found`; None where there is none yet."""
+        return next(iter(self._found()), (None, ""))[0]
+
+    @property
+    def doubt(self) -> str:
+        """A sentence where the trial has two values for the metric that differ; else ""."""
+        found = self._found()
+        if len(found) < 2 or math.isclose(found[0][0], found[1][0], rel_tol=1e-6):
+            return ""
+        (taken, of), (other, otherwise) = found[:2]
+        return f"{self.metric} of trial {self.number} is {of}, {taken:.6g}, and not {otherwise}, {other:.6g}"
+
+    def _found(self) -> list[tuple[float, str]]:
+        """The values for the metric and what they are: what was logged under its name, the variable at the end of the
+        code, and the loss of the newest step where that is asked for."""
         if self.view["state"] == "succeeded" and not self._looked:
             self._looked = True
             with suppress(HyperpodError, ValueError, LookupError, TypeError):
                 left = pulled(self.job.path)[0].get(self.metric)
                 self._left, self._odd = as_number(left), not_finite(left)
-        return loss if self._left is None and self.metric == RESULT else self._left
+        loss = as_number(self.view["loss"]) if self.metric in (LOSS, RESULT) else None
+        logged = as_number(self.view["metrics"].get(self.metric))
+        known = (
+            (logged, "what was logged"),
+            (self._left, "the variable at the end"),
+            (loss, "the loss of the last step"),
+        )
+        return [(value, what) for value, what in known if value is not None]
 
     @property
     def value_text(self) -> str:
@@ -158,9 +173,11 @@ def begin(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan)
     points = dict(enumerate(plan.points(), 1))
     ready = [made(source, shared, plan, name, number, point, own=True) for number, point in points.items()]
     with submitting(store):
+        first: JobStore | None = None
         try:
-            for code, one in ready:
-                jobs.submit(store, code, one)
+            for code, one in ready:  # the others import what was there for the first
+                job_id = jobs.submit(store, code, one, earlier=first)
+                first = first or store.job(job_id)
         except BaseException as error:  # an interrupt, or a full disk
             if there := len(_trial_specs(store, name)):
                 error.add_note(

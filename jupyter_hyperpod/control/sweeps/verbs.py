@@ -16,6 +16,7 @@ from ...storage.store import Store
 from .. import jobs
 from ..option_parser import add_env_option
 from ..runs.verbs import write
+from ..sources import own_imports
 from ..text_tables import Answer
 from . import asking, following, sweep_table, trials
 from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, remarks, settled
@@ -171,6 +172,8 @@ def _resumed(sweep: Sweep, options: argparse.Namespace, command: str) -> Answer:
             if count := sum(trial.state == state for trial in sweep.trials):
                 none += f"; {count} {state}: {command} sweep resume {sweep.id} --again {state} submits them once more"
     lines = [f"submitted {plural(len(more), 'trial')} of {sweep.id}" if more else none]
+    if more and (names := own_imports.changed(sweep.store, sweep.store.job(more[0]))):
+        lines.append(f"since {sweep.id} began, {names} has changed: the new trials run it as it was then")
     return Answer({"id": sweep.id, "jobs": more}, None, lines)
 
 

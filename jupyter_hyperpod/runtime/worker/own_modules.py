@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from ...core.errors import Conflict, HyperpodError
 from ...storage.source_record import SourceRecord
+from ...storage.store import JobStore
 from ..program.frames import is_ours
 from ..program.own_files import is_own_file
 
 CHANGED = "{path} has changed since this job began; its members run it as it was then. Submit again to run it as it is"
+DIFFERS = (
+    "{path} is not what {other}, another trial of this sweep, imported: it was changed in between, so their numbers "
+    "cannot be compared. Put it back, or begin a new sweep"
+)
 
 
 class RecordedLoader(SourceFileLoader):
     """Loads a module from the job's record of sources."""
 
-    def __init__(self, name: str, path: str, record: SourceRecord) -> None:
+    def __init__(self, name: str, path: str, record: SourceRecord, job: JobStore) -> None:
         super().__init__(name, path)
-        self._record = record
+        self._record, self._job = record, job
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the recorded source; tracebacks and the analysis of loops read it, too."""
         path = self.get_filename(fullname)
         found = self.get_data(path)
+        new = self._record.known(path) is None
         source = self._record.of(path, found)
+        if new:  # recorded before it is compared: of two trials that begin together, one sees the other
+            _check_other_trials(self._job, path, source)
         if source != found:
             print(CHANGED.format(path=path), file=sys.stderr, flush=True)
         text = decode_source(source)
@@ -46,8 +57,8 @@ class RecordedLoader(SourceFileLoader):
 class OwnModules(MetaPathFinder):
     """Finds modules as Python does, and lets the person's own be loaded from the record."""
 
-    def __init__(self, record: SourceRecord) -> None:
-        self._record = record
+    def __init__(self, job: JobStore) -> None:
+        self._record, self._job = SourceRecord(job.path), job
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -57,10 +68,26 @@ class OwnModules(MetaPathFinder):
         found = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         origin = "" if found is None else found.origin or ""
         if found and type(found.loader) is SourceFileLoader and is_own_file(origin) and not is_ours(origin):
-            found.loader = RecordedLoader(fullname, origin, self._record)
+            found.loader = RecordedLoader(fullname, origin, self._record, self._job)
         return found
 
 
 def record_own_modules(job: Path) -> None:
     """From now on this process imports the person's own modules from the record in the job's directory."""
-    sys.meta_path.insert(0, OwnModules(SourceRecord(job)))
+    sys.meta_path.insert(0, OwnModules(JobStore(job)))
+
+
+def _check_other_trials(job: JobStore, path: str, source: bytes) -> None:
+    """Raise Conflict where another trial of the job's sweep has imported another version of a file."""
+    if (trial := job.spec().trial) is None:
+        return
+    name = re.escape(trial.sweep.rpartition("-")[0])
+    for other in sorted(job.path.parent.iterdir()):
+        if other != job.path and re.fullmatch(rf"{name}-\d+-[a-z2-7]{{8}}", other.name):
+            if SourceRecord(other).known(path) in (None, source):
+                continue
+            theirs = None
+            with suppress(HyperpodError):  # a job that was deleted meanwhile
+                theirs = JobStore(other).spec().trial
+            if theirs is not None and theirs.sweep == trial.sweep:
+                raise Conflict(DIFFERS.format(path=path, other=other.name))
