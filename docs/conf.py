@@ -25,8 +25,8 @@ release = version = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinxarg.ext", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_build"]
 default_role = "code"
-# Magics are no Python; the extension for commands cannot answer what links point to.
-suppress_warnings = ["misc.highlighting_failure", "myst.domains"]
+# Magics are no Python; the commands cannot answer what links point to; a live job is shown as its snapshot.
+suppress_warnings = ["misc.highlighting_failure", "myst.domains", "mystnb.unknown_mime_type"]
 
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
