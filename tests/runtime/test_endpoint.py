@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_hyperpod.runtime import endpoint
+from jupyter_hyperpod.runtime.coordinator.controller import Controller
 from jupyter_hyperpod.runtime.endpoint import Endpoint, OwnEndpoint, Replaced
 
 
@@ -44,3 +46,17 @@ def test_files_of_earlier_versions_and_torn_ones(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ValueError):
             endpoint.read(path)
+
+
+def test_agents_that_have_gone_to_another_coordinator_are_not_lost(tmp_path: Path) -> None:
+    own, lost = OwnEndpoint(tmp_path / "endpoint", 1), []
+    controller = Controller.__new__(Controller)
+    controller._require_newest = own.check
+    controller.state = SimpleNamespace(ended=False, roster=SimpleNamespace(by_channel=lambda channel: channel))  # type: ignore[assignment]
+    controller.failures = SimpleNamespace(hung_up=lambda member: lost.append(member) or ())  # type: ignore[assignment]
+    own.announce("10.0.0.1", 7)
+    controller.hung_up("agent")  # type: ignore[arg-type]
+    OwnEndpoint(tmp_path / "endpoint", 2).announce("10.0.0.2", 9)
+    with pytest.raises(Replaced):
+        controller.hung_up("another agent")  # type: ignore[arg-type]
+    assert lost == ["agent"]

@@ -72,7 +72,8 @@ class Controller:
         """``opened``, ``closed``: sessions so far; ``restarts``: how often a script was started again.
 
         ``batches``: the global batches of the session so far, where they may change. ``require_newest`` is called
-        before a generation begins and before the job ends; it raises where another coordinator decides that.
+        before a generation begins, before a member whose connection has ended counts as lost, and before the job ends;
+        it raises where another coordinator decides that.
         """
         self.reporter = reporter
         self._require_newest = require_newest
@@ -137,6 +138,7 @@ class Controller:
         """An agent's connection has ended."""
         member = self.state.roster.by_channel(channel)
         if member is not None and not self.state.ended:
+            self._require_newest()  # agents that have gone to another coordinator are not lost
             self.apply(self.failures.hung_up(member))
 
     def tick(self, now: float) -> None:
