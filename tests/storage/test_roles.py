@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import prometheus_client.core
 import pytest
 
 from jupyter_hyperpod.cli import main, parser, terminal, verbs
@@ -30,7 +31,8 @@ from tests.storage.people import OPERATOR, OWNER, READER, READERS, STRANGER, as_
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
 # before a child becomes a user who may not read them
-LOADED = (audit, cron_times, face, firing, parser, schedule_table, sweep_page, terminal, verbs)
+LOADED = (audit, cron_times, face, firing, prometheus_client.core, schedule_table, sweep_page, terminal)
+FUNCTIONS, OPTIONS = [verbs.function_of(verb) for verb in verbs.VERBS], parser.build_parser()
 JOURNAL = Path(__file__).parents[1] / "journals" / "happy.jsonl"
 SAMPLES = ("job.state", "generation.formed", "session.opened", "step.committed")
 

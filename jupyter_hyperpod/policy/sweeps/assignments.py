@@ -8,6 +8,7 @@ could be lost (no assignment, a second one, one inside a block) the code is refu
 from __future__ import annotations
 
 import ast
+import copy
 import symtable
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -145,10 +146,25 @@ def _check_kind(present: ast.expr, name: str, value: Value) -> None:
         raise SpecError(f"--sweep {name}: the value {value!r} is text, and the code has a number there")
 
 
+class _AsGenerators(ast.NodeTransformer):
+    """Writes comprehensions as generators, which have a scope of their own in every version of Python."""
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self.generic_visit(ast.GeneratorExp(node.elt, node.generators))
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
+        return self.generic_visit(ast.GeneratorExp(node.elt, node.generators))
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        pair = ast.Tuple([node.key, node.value], ast.Load())
+        return self.generic_visit(ast.GeneratorExp(pair, node.generators))
+
+
 def _is_read(tree: ast.Module, name: str) -> bool:
     """Whether anything reads the module's variable, or may read all of them."""
     try:
-        table = symtable.symtable(ast.unparse(tree), "cell", "exec")
+        text = ast.unparse(ast.fix_missing_locations(_AsGenerators().visit(copy.deepcopy(tree))))
+        table = symtable.symtable(text, "cell", "exec")
     except SyntaxError:  # what only a cell may have
         return True
     return any(_reads(table, one) for one in (name, *_SEES_ALL))
