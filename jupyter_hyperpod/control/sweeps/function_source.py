@@ -9,6 +9,7 @@ import ast
 import builtins
 import dis
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -101,7 +102,7 @@ class _Gathered:
             self.constants.append(f"{name} = {literal}")
         elif _importable(value):
             renamed = "" if value.__name__ == name else f" as {name}"
-            self.imports.append(f"from {value.__module__} import {value.__name__}{renamed}")
+            self.imports.append(f"from {_public_module(value)} import {value.__name__}{renamed}")
         else:
             raise SpecError(
                 f"{self._first.__name__} uses {name}, a {type(value).__name__} that exists only here; make it inside "
@@ -156,3 +157,11 @@ def _literal(value: Any) -> str | None:
 def _importable(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
     return isinstance(module, str) and module != "__main__" and name.isidentifier() and callable(value)
+
+
+def _public_module(value: Any) -> str:
+    """The module to import it from: of ``pathlib._local``, where Python 3.13 defines it, the one that people name."""
+    module: str = value.__module__
+    parent, _, last = module.rpartition(".")
+    public = getattr(sys.modules.get(parent), value.__name__, None) if last.startswith("_") else None
+    return parent if public is value else module
