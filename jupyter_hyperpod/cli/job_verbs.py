@@ -29,7 +29,7 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     from ..control.prospect import prospect
     from ..control.schedules.verbs import chosen_timing
     from ..control.sources.source import read_file
-    from ..control.submit_options import job_name, shown_fields, spec_fields
+    from ..control.submit_options import field_lines, job_name, shown_fields, spec_fields
     from ..control.sweeps.verbs import chosen_plan
     from . import schedule, sweep
 
@@ -50,7 +50,7 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     if options.dry_run:
         shown, said = shown_fields(fields), prospect(store, fields)
         lines = [f"would submit {path.name} ({plural(len(source.splitlines()), 'line')}):"]
-        lines += [f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
+        lines += field_lines(shown, terminal.paint)
         lines += [terminal.paint(said, "warn")] if said else []
         return terminal.answer(options, {"dry_run": True, "spec": shown, "prospect": said}, *lines)
     return _submitted(jobs.submit(store, source, fields), options, store, terminal)

@@ -8,7 +8,7 @@ from typing import Any
 from ..control.prospect import prospect
 from ..control.schedules import verbs
 from ..control.schedules.verbs import ScheduleOptions
-from ..control.submit_options import shown_fields
+from ..control.submit_options import field_lines, shown_fields
 from ..core.errors import SpecError
 from ..storage.store import Store
 from .terminal import Terminal
@@ -31,7 +31,7 @@ def run_submit(
         shown, said = shown_fields(fields), prospect(store, fields)
         told, line = verbs.dry_run(timing)
         lines = [f"would schedule {fields['name']} {line}"]
-        lines += [f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
+        lines += field_lines(shown, terminal.paint)
         lines += [terminal.paint(said, "warn")] if said else []
         return terminal.answer(options, {"dry_run": True, "schedule": told, "spec": shown, "prospect": said}, *lines)
     answer = verbs.add(store, source, fields, timing, COMMAND)

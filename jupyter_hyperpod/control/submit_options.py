@@ -21,6 +21,7 @@ from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, OUTPUT_CAP, JobSpec
 from ..core.units import format_bytes, parse_bytes
 from ..storage.included import survey
 from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration
+from .text_tables import Paint, unpainted
 
 # the fields of JobSpec that have an option, in the order of a dry run
 _CHOSEN = (
@@ -223,6 +224,11 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
         chosen["nodes"] = options.elastic.maximum
     JobSpec(cell_digest="0" * 64, **chosen)
     return chosen
+
+
+def field_lines(shown: Mapping[str, Any], paint: Paint = unpainted) -> list[str]:
+    """What `shown_fields` gives, a line each."""
+    return [f"  {paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
 
 
 def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

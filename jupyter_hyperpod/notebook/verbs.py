@@ -30,7 +30,7 @@ from ..control.prospect import prospect
 from ..control.runs import labels, printed, promote
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
-from ..control.submit_options import shown_fields
+from ..control.submit_options import field_lines, shown_fields
 from ..control.verb_options import (
     aimed_at,
     fault_aim,
@@ -277,10 +277,8 @@ def _plan(options: argparse.Namespace, notebook: Notebook) -> PlanRecord:
 def show_dry_run(store: Store, fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted, and what would come of it."""
     print(f"would submit {plural(len(source.strip().splitlines()), 'line')}, nothing was submitted:")
-    for name, value in shown_fields(fields).items():
-        print(f"  {name:<14}{value}")
-    if names:
-        print(f"  {'push':<14}{', '.join(names)}")
+    for line in field_lines(shown_fields(fields) | ({"push": ", ".join(names)} if names else {})):
+        print(line)
     if said := prospect(store, fields):
         print(said)
 
