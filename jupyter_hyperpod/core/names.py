@@ -32,6 +32,12 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
+def may_be_trial(job_id: str, sweep: str) -> bool:
+    """Whether a job's id is that of a trial of this sweep, or of one with the same name."""
+    name = re.escape(sweep.rpartition("-")[0])
+    return re.fullmatch(rf"{name}-\d+-[a-z2-7]{{8}}", job_id) is not None
+
+
 def validate_job_id(job_id: str) -> str:
     """Return `job_id` if it has the form NAME-xxxxxxxx; raises SpecError. Keeps paths inside the store."""
     if not is_job_id(job_id):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -99,12 +98,6 @@ def space_of(given: Mapping[str, Sequence[Any] | str]) -> dict[str, Axis]:
 def job_name(sweep: str, number: int) -> str:
     """The name of the job of a trial: ``first-abcdefgh`` -> ``first-3``."""
     return f"{sweep.rpartition('-')[0]}-{number}"
-
-
-def may_be_trial(job_id: str, sweep: str) -> bool:
-    """Whether a job's id is that of a trial of this sweep, or of one with the same name."""
-    name = re.escape(sweep.rpartition("-")[0])
-    return re.fullmatch(rf"{name}-\d+-[a-z2-7]{{8}}", job_id) is not None
 
 
 def trial_job(

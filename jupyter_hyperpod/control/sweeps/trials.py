@@ -19,7 +19,7 @@ from typing import Any
 from ...core.env_references import EnvReference
 from ...core.errors import Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ...core.events import TERMINAL_STATES
-from ...core.names import is_job_id
+from ...core.names import is_job_id, may_be_trial
 from ...core.options import near_matches
 from ...core.spec import TrialSpec
 from ...core.units import plural
@@ -30,7 +30,7 @@ from ...storage.store import JobStore, Store
 from ...storage.values import pulled
 from ...system.locks import one_at_a_time
 from .. import jobs, lookup
-from .plan import LOSS, RESULT, SweepPlan, as_number, may_be_trial, not_finite, prepared, settled, trial_job
+from .plan import LOSS, RESULT, SweepPlan, as_number, not_finite, prepared, settled, trial_job
 
 LOCK = "sweeps.lock"
 LOCK_WAIT_S = 120.0

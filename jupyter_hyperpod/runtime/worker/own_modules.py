@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from ...core.errors import Conflict, HyperpodError
+from ...core.names import may_be_trial
 from ...storage.source_record import SourceRecord
 from ...storage.store import JobStore
 from ..program.frames import is_ours
@@ -81,9 +81,8 @@ def _check_other_trials(job: JobStore, path: str, source: bytes) -> None:
     """Raise Conflict where another trial of the job's sweep has imported another version of a file."""
     if (trial := job.spec().trial) is None:
         return
-    name = re.escape(trial.sweep.rpartition("-")[0])
     for other in sorted(job.path.parent.iterdir()):
-        if other != job.path and re.fullmatch(rf"{name}-\d+-[a-z2-7]{{8}}", other.name):
+        if other != job.path and may_be_trial(other.name, trial.sweep):
             if SourceRecord(other).known(path) in (None, source):
                 continue
             theirs = None
