@@ -8,6 +8,8 @@ import selectors
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...core.errors import ClusterError, ProtocolError
 from . import websocket
@@ -26,22 +28,29 @@ def run_command(
     """Exit status, output and errors of a command. Raises ApiError and ClusterError."""
     nonce = b64encode(os.urandom(16)).decode()
     answer = requests.open(request, min(max(deadline_s - time.monotonic(), 0.1), UPGRADE_S), upgrade_headers(nonce))
-    try:
+    with cluster_errors(requests, request, answer):
         protocol = check_upgrade(answer, request, nonce)
         session = ExecSession(answer, stdin, protocol, str(request))
         session.run(deadline_s)
-    except ProtocolError as error:
-        raise ClusterError(f"could not {request}: {error}") from error
-    except OSError as error:
-        raise unreachable(requests.login.access, request, error) from error
-    finally:
-        answer.close()
     if not session.told:
         raise ClusterError(f"could not {request}: the connection was cut before the exit status was known")
     status, why = websocket.exit_status(bytes(session.told))
     if status is None:
         raise ClusterError(f"could not {request}: {why}")
     return status, bytes(session.output), bytes(session.errors)
+
+
+@contextmanager
+def cluster_errors(requests: ApiRequests, request: ApiRequest, answer: ApiAnswer) -> Iterator[None]:
+    """Close the connection in the end; what breaks on it is raised as ClusterError."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ClusterError(f"could not {request}: {error}") from error
+    except OSError as error:
+        raise unreachable(requests.login.access, request, error) from error
+    finally:
+        answer.close()
 
 
 def upgrade_headers(nonce: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterator
 
-from ...core.errors import ClusterError, ProtocolError
+from ...core.errors import ClusterError
 from . import websocket
-from .api_requests import ApiRequest, ApiRequests, unreachable
-from .exec_session import CHUNK_BYTES, check_upgrade, early, upgrade_headers
+from .api_requests import ApiRequest, ApiRequests
+from .exec_session import CHUNK_BYTES, check_upgrade, cluster_errors, early, upgrade_headers
 
 ERRORS_KEPT = 2000
 
@@ -21,7 +21,7 @@ def follow_command(requests: ApiRequests, request: ApiRequest, stdin: bytes, sil
     nonce = b64encode(os.urandom(16)).decode()
     answer = requests.open(request, silent_s, upgrade_headers(nonce))
     errors = b""
-    try:
+    with cluster_errors(requests, request, answer):
         check_upgrade(answer, request, nonce)
         link: socket.socket = answer.socket
         for start in range(0, len(stdin), CHUNK_BYTES):
@@ -50,9 +50,3 @@ def follow_command(requests: ApiRequests, request: ApiRequest, stdin: bytes, sil
             data = link.recv(1 << 16)
             if not data:
                 raise ClusterError(f"could not {request} to its end: the connection was cut")
-    except ProtocolError as error:
-        raise ClusterError(f"could not {request}: {error}") from error
-    except OSError as error:
-        raise unreachable(requests.login.access, request, error) from error
-    finally:
-        answer.close()
