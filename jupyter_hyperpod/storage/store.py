@@ -37,7 +37,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..core.errors import NotFound, SpecError, StoreError
+from ..core.backend_options import has_remote_head
+from ..core.errors import HyperpodError, NotFound, SpecError, StoreError
 from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 from ..system import portable
@@ -50,6 +51,7 @@ ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
 CELLS_KEPT_S = 3600.0
+ENDED_MARK = "ended"  # the file by which a job's supervisor marks that it has settled the job's end
 NOTEBOOK_DIGEST = "notebook_digest"  # in the origin of a job: its notebook is stored as cells are
 DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -157,6 +159,13 @@ class JobStore:
             return JobSpec.from_json(json.loads(_read(path)))
         except ValueError as error:
             raise SpecError(f"{path} is not JSON: {error}") from error
+
+    def has_remote_head(self) -> bool:
+        """Whether another supervisor looks after the job, where its head is; not of a job that cannot be read."""
+        try:
+            return has_remote_head(self.spec().backend_options)
+        except HyperpodError:
+            return False
 
     def environment(self) -> dict[str, str]:
         """Read the job's own environment variables. Raises SpecError, or StoreError where they have been removed."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from ..backends import load
 from ..backends.types import ExitReport
-from ..core.backend_options import has_remote_head
 from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command, done
 from ..core.spec import LaunchPlan
@@ -20,14 +19,13 @@ from ..storage.environment import UNRESOLVED
 from ..storage.journal import follow_commands
 from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
-from ..storage.store import JobStore, Store
+from ..storage.store import ENDED_MARK, JobStore, Store
 from ..system.diagnostics import note
 from .coordinator_watchdog import CoordinatorHeartbeat
 from .launch import launch_plan
 from .reconcile import JobFacts, ProcessFailures
 
 WRITER, COORDINATOR = "supervisor", "coordinator"
-ENDED_MARK = "ended"
 ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12
@@ -258,15 +256,7 @@ def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Itera
         if (path / ENDED_MARK).exists():
             settled.add(job_id)
         elif (path / "spec.json").exists():
-            if _has_head_elsewhere(job := JobStore(path)):
+            if (job := JobStore(path)).has_remote_head():
                 settled.add(job_id)
             else:
                 yield job
-
-
-def _has_head_elsewhere(job: JobStore) -> bool:
-    """Whether another supervisor looks after the job, where its head is."""
-    try:
-        return has_remote_head(job.spec().backend_options)
-    except HyperpodError:
-        return False

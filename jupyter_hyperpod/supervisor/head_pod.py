@@ -30,9 +30,8 @@ from ..storage.journal import BROUGHT
 from ..storage.mirror.mirror_frames import Frame, FrameReader
 from ..storage.mirror.source import MirrorSource
 from ..storage.mirror.target import FROM_CLIENT, MirrorTarget
-from ..storage.store import Store, create_first, private_directory, write_private
+from ..storage.store import ENDED_MARK, Store, create_first, private_directory, write_private
 from ..system.diagnostics import note
-from .entry import ENDED_MARK
 
 LOOK_S, BEAT_S = 0.2, 2.0
 QUIET_S = 3.0  # after the end, members may still write their last output

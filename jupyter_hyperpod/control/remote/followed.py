@@ -12,7 +12,7 @@ from pathlib import Path
 from ...backends import load
 from ...core.backend_options import has_remote_head
 from ...core.backends import DEFAULT_BACKEND
-from ...core.errors import ClusterError, Conflict, HyperpodError, StoreError
+from ...core.errors import ClusterError, Conflict, StoreError
 from ...core.spec import JobSpec
 from ...storage.sharing import owner_elsewhere
 from ...storage.store import JobStore, Store
@@ -48,22 +48,15 @@ def follows(job: JobStore) -> bool:
 
 def is_fetching(job: JobStore) -> bool:
     """Whether a follower still writes into the directory of a job."""
-    return _is_remote(job) and follows(job)
+    return job.has_remote_head() and follows(job)
 
 
 def keep(store: Store, jobs: Iterable[JobStore]) -> bool:
     """Have those of the jobs followed whose heads run elsewhere; whether there are any. Raises as `ensure` does."""
-    remote = [] if owner_elsewhere(store.root) else [job for job in jobs if _is_remote(job)]
+    remote = [] if owner_elsewhere(store.root) else [job for job in jobs if job.has_remote_head()]
     for job in remote:
         ensure(store, job)
     return bool(remote)
-
-
-def _is_remote(job: JobStore) -> bool:
-    try:
-        return is_remote(job.spec())
-    except HyperpodError:  # deleted meanwhile, or it cannot be read
-        return False
 
 
 def ensure(store: Store, job: JobStore) -> None:

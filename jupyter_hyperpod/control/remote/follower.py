@@ -30,14 +30,13 @@ from ...storage.journal_writer import JournalWriter
 from ...storage.mirror.mirror_frames import CONTENT_BYTES, Frame, FrameReader
 from ...storage.mirror.source import OF_CLIENT
 from ...storage.mirror.target import FROM_HEAD, MirrorTarget
-from ...storage.store import JobStore, Store, create_first
+from ...storage.store import ENDED_MARK, JobStore, Store, create_first
 from ...system.diagnostics import note
 from ...system.locks import one_at_a_time
 from .followed import BUSY, FETCHED, LOCK
 
 WRITER = "follower"
 ARRIVED = "arrived"  # written when the head has the job
-ENDED = "ended"  # as the supervisor of a job marks its end
 SILENT_S, RUN_S = 15.0, 60.0
 LOOK_S, PAUSE_S, LONGEST_PAUSE_S = 0.2, 0.5, 10.0
 STOP_ANYWAY_S = 60.0
@@ -119,7 +118,7 @@ class HeadFollower:
             self._down_s = 0.0
             return True
         self._down_s = self._down_s or time.monotonic()
-        if state.phase is HeadPhase.ENDED and (self._job.path / ENDED).exists():
+        if state.phase is HeadPhase.ENDED and (self._job.path / ENDED_MARK).exists():
             self._complete = True
         elif state.phase is HeadPhase.ENDED:
             self._head.remove()  # it has waited too long: the next one takes the job, or gives what nobody has fetched
@@ -283,7 +282,7 @@ class HeadFollower:
         if self._view.catch_up()["state"] not in TERMINAL_STATES:
             self._journal.write_end(self._store.root, "job.state", {"state": state, "reason": reason})
         self._job.forget_environment()
-        for mark in (ENDED, FETCHED):
+        for mark in (ENDED_MARK, FETCHED):
             create_first(self._job.path / mark)
         self._over.set()
 
