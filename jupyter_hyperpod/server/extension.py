@@ -18,7 +18,6 @@ from .. import __version__
 from ..control import cluster
 from ..control.metrics import Metrics
 from ..control.runs.run_table import RunTable
-from ..control.schedules import verbs as schedules
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
@@ -192,6 +191,8 @@ class HyperpodExtension(ExtensionApp):
 
     def _wake_schedules(self) -> None:
         """Start the supervisor again where schedules wait for it, as after a restart of the machine."""
+        from ..control.schedules import verbs as schedules  # in its thread: the start of a server does not wait for it
+
         try:
             if schedules.wake_again(self.job_store):
                 self.log.info("the cluster of %s is started again for its schedules", self.job_store.root)

@@ -115,7 +115,9 @@ def _forget_old(store: Store, schedule: Schedule) -> None:
     if not schedule.keep_runs:
         return
     ended = [run for run in schedule.runs if state_of(store, run) in TERMINAL_STATES]
-    for run in ended[: -schedule.keep_runs]:
+    if not (old := ended[: -schedule.keep_runs]):
+        return
+    for run in old:
         with suppress(Conflict, NotFound):
             housekeeping.delete(store, run.job)
     store.forget_cells()
