@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -108,8 +110,8 @@ def test_what_changed_late_is_in_checkpoints(job: Submit, tmp_path: Path, cell: 
     places = f"micro_batch=4, checkpoint=hp.Checkpoint({str(tmp_path)!r}, every_steps=4)"
     run = job(change(cell).replace("micro_batch=4", places), nodes=2, elastic="1:2", env={"PAUSE_S": "0.02"})
     run.until_step(22)
-    for rank in range(2):
-        run.kill(rank)
+    for pid in [run.worker_pid(rank) for rank in range(2)]:
+        os.kill(pid, signal.SIGKILL)  # by their pids: a spare takes a rank within milliseconds
     view = run.finish(state)
     assert run.of_kind("checkpoint.loaded"), run.story()
     if state == "succeeded":
