@@ -331,9 +331,12 @@ export function lanes(job: IJobSummary, now_s: number): ILane[] {
     .sort((a, b) => byName(a.node, b.node));
 }
 
+/** Made once: `localeCompare` with options takes ten times as long, and thousands of nodes are sorted per update. */
+const NAMES = new Intl.Collator(undefined, { numeric: true });
+
 /** Names with their numbers in order: node-2 before node-10. */
 export function byName(a: string, b: string): number {
-  return a.localeCompare(b, undefined, { numeric: true });
+  return NAMES.compare(a, b);
 }
 
 function extend(byNode: Map<string, ISpan[]>, span: ISpan): void {

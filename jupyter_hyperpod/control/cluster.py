@@ -136,19 +136,22 @@ def status(store: Store) -> View:
     view = new_cluster_view()
     for event in follow_events(store.cluster_events).poll():
         apply(view, event)
-    if view["state"] != "stopped" and not owner_elsewhere(store.root) and not connectable(store):
+    return view | standing(store, view["state"])
+
+
+def standing(store: Store, state: str) -> View:
+    """What the journal cannot know of a cluster in this ``state``: fields that replace those of its view."""
+    if state != "stopped" and not owner_elsewhere(store.root) and not connectable(store):
         if host := host_lease.served_by(store):
-            view["reason"] = f"the supervisor is on {host}"
-            return view
-        view["state"] = "lost"
+            return {"reason": f"the supervisor is on {host}"}
         if host := host_lease.elsewhere(store):
-            view["reason"] = f"{host}, which served this store, gives no sign of life; `cluster start` here takes over"
-            return view
+            said = f"{host}, which served this store, gives no sign of life; `cluster start` here takes over"
+            return {"state": "lost", "reason": said}
         restart = "running jobs go on, and the next submit or `cluster start` restarts it"
-        view["reason"] = f"the supervisor does not answer; {restart}"
-    elif (other := standby_for(store)) is not None:
-        view["reason"] = f"{other} serves this store, and this host stands by"
-    return view
+        return {"state": "lost", "reason": f"the supervisor does not answer; {restart}"}
+    if (other := standby_for(store)) is not None:
+        return {"reason": f"{other} serves this store, and this host stands by"}
+    return {}
 
 
 def standby_for(store: Store) -> str | None:

@@ -30,7 +30,7 @@ PROBE_S = 2.0
 SCAN_S = 0.05
 LOOKS = 64  # jobs that nobody follows, of which one scan looks whether somebody wrote on them
 SETTLED_S = 2.0  # a directory that changed later may change again without another time
-CALM_S = 0.2  # between two wakes for what comes with each step; all else wakes at once
+CALM_S = 0.1  # between two wakes for what comes with each step; all else wakes at once
 CALM = frozenset({"step.committed", "metric.logged", "output.written"})
 JOIN_S = 10.0
 
@@ -251,11 +251,11 @@ class Tailer:
         self._probed_s = now_s
         fields: dict[str, Any] = {}
         served = cluster.connectable(self._store) or self._other_host.serves(now_s)
-        if tail.topic.get("state")[0] != "stopped" and not served:
-            view = cluster.status(self._store)
-            fields = {"state": view["state"], "reason": view["reason"]} if view["state"] == "lost" else {}
-        if said := room.warning(self._store.root):
-            fields["room"] = said
+        if not served:
+            said = cluster.standing(self._store, tail.topic.get("state")[0])
+            fields = said if said.get("state") == "lost" else {}
+        if warning := room.warning(self._store.root):
+            fields["room"] = warning
         if tail.topic.overlay(fields):
             self._wake(tail.watchers)
 

@@ -333,14 +333,19 @@ export class HyperpodModel implements IDisposable {
       return;
     }
     if (this._dirty.size === 0) {
-      this._timer = window.setTimeout(() => {
-        const changed = this._dirty;
-        this._dirty = new Set();
-        this._changed.emit(changed);
-        if (changed.has('cluster')) {
-          this._clusterChanged.emit();
-        }
-      }, QUIET_MS);
+      const pause_ms = this._told_ms + QUIET_MS - performance.now();
+      this._timer = window.setTimeout(
+        () => {
+          this._told_ms = performance.now();
+          const changed = this._dirty;
+          this._dirty = new Set();
+          this._changed.emit(changed);
+          if (changed.has('cluster')) {
+            this._clusterChanged.emit();
+          }
+        },
+        Math.max(0, pause_ms)
+      );
     }
     this._dirty.add(topic);
   }
@@ -363,6 +368,7 @@ export class HyperpodModel implements IDisposable {
   private _connection: Connection = 'connecting';
   private _dirty = new Set<string>();
   private _timer = 0;
+  private _told_ms = -QUIET_MS;
   private _retry = 0;
   private _started = false;
   private _isDisposed = false;

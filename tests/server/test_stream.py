@@ -557,9 +557,12 @@ async def test_the_rights_of_an_old_socket_are_checked_again(
 
 
 async def test_a_dead_supervisor_is_shown_as_lost(connect: Connect, store: Store, monkeypatch: Any) -> None:
+    from jupyter_hyperpod.control import cluster
     from jupyter_hyperpod.server import tailer
 
     monkeypatch.setattr(tailer, "PROBE_S", 0.05)
+    # with 10,000 nodes, to read it again at each look would hold up all that is shown
+    monkeypatch.setattr(cluster, "follow_events", None)
     with event_writer(store.cluster_events, "supervisor") as journal:
         journal.append("cluster.state", {"state": "running", "reason": "up", "nodes": 1, "pid": 1})
         node(journal, 1, "idle")
