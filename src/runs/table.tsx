@@ -55,16 +55,17 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
   const terms = React.useMemo(() => parse(filter), [filter]);
   const words = React.useMemo(() => sourceWords(terms), [terms]);
   React.useEffect(() => rows.search(words), [rows, words, all]);
-  const found = React.useMemo(() => {
+  // Before the filter: each letter of it needs no other order.
+  const ordered = React.useMemo(() => {
+    const column = every.find(one => one.id === order.column) ?? every[0];
+    return sorted(all, column, order.descending);
+  }, [all, every, order]);
+  const shown = React.useMemo(() => {
     const archive = asksForArchive(terms);
-    return all.filter(
+    return ordered.filter(
       row => (archive || !row.run.archived) && matches(row, terms, sources)
     );
-  }, [all, terms, sources]);
-  const shown = React.useMemo(() => {
-    const column = every.find(one => one.id === order.column) ?? every[0];
-    return sorted(found, column, order.descending);
-  }, [found, every, order]);
+  }, [ordered, terms, sources]);
   const picked = shown
     .filter(({ run }) => ticked.has(run.id))
     .map(({ run }) => run);
