@@ -6,7 +6,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from jupyter_hyperpod.backends.types import ReportedNode
 from jupyter_hyperpod.control import cluster
+from jupyter_hyperpod.core.health import HealthRecord, failed
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.policy.healing import OFFENCES
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
@@ -21,9 +23,14 @@ class Elsewhere:
     def __init__(self, **reasons: str) -> None:
         self.reasons = reasons
         self.avoided: tuple[str, ...] = ()
+        self.records: list[ReportedNode] = []
+        self.asked_s = 0.0
 
     def draining(self) -> dict[str, tuple[str, str]]:
         return {node: ("SLURM", reason) for node, reason in self.reasons.items()}
+
+    def watched(self) -> dict[str, tuple[ReportedNode, float]]:
+        return {node.name: (node, self.asked_s) for node in self.records}
 
     def nodes(self, job_id: str) -> set[str]:
         return set()
@@ -71,3 +78,55 @@ def test_repeat_offenders_are_avoided_on_slurm_too(store: Store) -> None:
     one.step(time.monotonic())
     assert allocations.avoided == ("n2",)
     assert any("repeat offenders" in decision["reason"] for decision in cluster.status(store)["decisions"])
+
+
+XID = failed("kernel-log", "isolate", "NvidiaXid74", "Xid 74 on 00:1e.0")
+RECORD = HealthRecord("replace", "NvidiaXid74", "NvidiaXid74: no reboot mends that", causes=(XID,), devices={"cpus": 2})
+SOUND = HealthRecord("watch", reason="what was wrong is over", devices={"cpus": 2})
+
+
+def test_what_an_agent_shows_at_a_node_is_journaled_once_and_taken_back(store: Store) -> None:
+    allocations = Elsewhere()
+    one = healing(store, allocations)
+    now_s = time.monotonic()
+
+    def shown(record: HealthRecord, drained: str = "") -> Any:
+        nonlocal now_s
+        allocations.records = [ReportedNode("n1", "ready", drained, record)]
+        for _ in range(3):
+            now_s += 1
+            allocations.asked_s = now_s
+            one.step(now_s)
+        return cluster.status(store)
+
+    view = shown(SOUND)
+    assert view["health"]["n1"]["action"] == "watch" and view["incidents"] == []
+    view = shown(RECORD, RECORD.reason)
+    assert (view["health"]["n1"]["action"], view["health"]["n1"]["reason"]) == ("replace", RECORD.reason)
+    assert view["health"]["n1"]["findings"][0]["text"] == XID.text and len(view["health"]["n1"]["remedies"]) == 1
+    (incident,) = view["incidents"]
+    assert [stage["stage"] for stage in incident["stages"]] == ["detected", "diagnosed"]
+    view = shown(RECORD)  # somebody has taken the taint away
+    assert view["health"]["n1"]["reason"] == "n1 was returned to service"
+    view = shown(SOUND)
+    assert view["health"]["n1"]["action"] == "watch"
+    (incident,) = view["incidents"]
+    assert [stage["stage"] for stage in incident["stages"]][2:] == ["repaired", "resumed"]
+
+
+def test_what_a_person_has_drained_or_answers_of_before_change_nothing(store: Store) -> None:
+    allocations = Elsewhere()
+    one = healing(store, allocations)
+    check.tell(store, "n1", "drain", "ByHand", "asked for by ann")
+    allocations.records = [ReportedNode("n1", "ready", "", SOUND)]
+    allocations.asked_s = -1.0  # before it was drained
+    now_s = time.monotonic()
+    one.step(now_s)
+    allocations.records = [ReportedNode("n1", "cordoned", "hyperpod: asked for by ann", SOUND)]
+    allocations.asked_s = now_s + 1
+    one.step(now_s + 2)
+    assert cluster.status(store)["health"]["n1"]["action"] == "drain"
+    allocations.records = [ReportedNode("n1", "ready", "", SOUND)]
+    allocations.asked_s = now_s + 3
+    one.step(now_s + 4)
+    assert cluster.status(store)["health"]["n1"]["action"] == "watch", "somebody has uncordoned it"

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
+from ..core.health import HealthBoard
 from ..core.spec import LaunchPlan
 from .types import Capabilities, Element, HeadState, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
 
@@ -119,6 +120,9 @@ class Backend(Protocol):
 
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""
+
+    def health_board(self, node: str) -> HealthBoard | None:
+        """Where the health agent of a node shows what it has found; None where it writes that into the store."""
 
     def remote_head(self, options: Mapping[str, str], job_id: str) -> RemoteHead | None:
         """What runs the head of a job with these options elsewhere; None where it runs beside its supervisor here."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from ..core.health import HealthRecord
 from ..core.spec import Handle
 from ..system.processes import Identity
 
@@ -126,15 +127,20 @@ class NodeInfo:
     gres: str
     gres_allocated: str
     out: bool  # it gets no new work
+    health: HealthRecord | None = None  # what an agent shows at the node
 
 
 @dataclass
 class ReportedNode:
-    """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does."""
+    """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does.
+
+    ``health``: what an agent shows at the node, None where the scheduler keeps nothing of the kind.
+    """
 
     name: str
     state: str
     drained: str = ""
+    health: HealthRecord | None = None
 
 
 @dataclass

@@ -31,6 +31,7 @@ ACTIONS = {
 # which action an option belongs to; what is not here belongs to all
 OWNERS = {
     **dict.fromkeys(("account", "user", "group", "remedies"), ("role", "apply")),
+    **dict.fromkeys(("health", "health_python", "health_path", "health_recovery", "health_kernel_log"), ("apply",)),
     **dict.fromkeys(("here", "device", "base", "uid", "hashes"), ("image",)),
     **dict.fromkeys(("region", "zones", "volume"), ("eks",)),
     **dict.fromkeys(("name", "output"), ("image", "eks")),
@@ -61,6 +62,7 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     whom.add_argument("--group", metavar="NAME", help="role, apply: for a group")
     add("--remedies", action="store_true", help="role, apply: also allow it to take broken nodes out of service")
     add("--dry-run", action="store_true", help="apply, remove: show what would change, and change nothing")
+    verbs.add_health_options(parser)
     verbs.add_image_options(parser)
     verbs.add_eks_options(parser)
 

@@ -18,7 +18,17 @@ from ..backends.base import Backend, Remedies
 from ..backends.types import NodeInfo
 from ..core.backends import BACKENDS
 from ..core.errors import ClusterError, NotFound, SpecError
-from ..core.health import BY_HAND, REASON_ACTIONS, RECOVERIES, SCHEDULABLE, STATUS, Finding, from_json, reason_action
+from ..core.health import (
+    BY_HAND,
+    REASON_ACTIONS,
+    RECOVERIES,
+    SCHEDULABLE,
+    STATUS,
+    Finding,
+    HealthRecord,
+    from_json,
+    reason_action,
+)
 from ..core.units import format_bytes, plural
 from ..core.views import View
 from ..health import agent, check
@@ -178,6 +188,8 @@ def describe(view: View, name: str) -> Answer:
     health = view["health"].get(name)
     seen = dict.fromkeys(schedulers_known(), None) | (_look(name) if node is None else {})
     info = next((one for one in seen.values() if one is not None), None)
+    if info is not None and info.health is not None and not (health and health["fault"] == BY_HAND):
+        health = _shown(info.health, health)
     if node is None and health is None and info is None:
         raise NotFound(f"nothing is known of a node {name!r}; `jupyter hyperpod nodes` lists them")
     incidents = [incident for incident in view["incidents"] if incident["node"] == name]
@@ -189,6 +201,22 @@ def describe(view: View, name: str) -> Answer:
         lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
     found = [from_json(finding) for finding in health["findings"]] if health else []
     return Answer(record, _findings_table(found) if found else None, lines)
+
+
+def _shown(record: HealthRecord, health: View | None) -> View:
+    """What a node's agent shows at the node, newer than what a journal may have of it."""
+    remedies = [{"time_s": at_s, "action": action, "fault": fault} for action, fault, at_s in record.past]
+    found = [finding.to_json() for finding in dict.fromkeys((*record.causes, *record.findings))]
+    known = {name: (health or {}).get(name, []) for name in ("history", "remedies")}
+    shown = {name: getattr(record, name) for name in ("action", "fault", "reason", "recovery", "devices", "boot")}
+    return {
+        "remedies": remedies,
+        "history": [],
+        **{name: records for name, records in known.items() if records},
+        **shown,
+        "labels": record.labels(),
+        "findings": found,
+    }
 
 
 def schedulers_known() -> list[str]:
@@ -262,7 +290,7 @@ def _findings_table(found: list[Finding]) -> Table:
 
 def _record(info: NodeInfo) -> dict[str, Any]:
     record = asdict(info) | {"states": sorted(info.states)}
-    del record["name"], record["out"]
+    del record["name"], record["out"], record["health"]
     return record
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from .errors import SpecError
 
@@ -87,6 +87,76 @@ def labels(action: str, findings: Sequence[Finding], deep: str = "") -> dict[str
         found[REASONS] = "_".join(dict.fromkeys(f.fault for f in wrong[-_LABELS_KEPT:]))
         found[DETAILS] = json.dumps([f.to_json() for f in wrong[-_LABELS_KEPT:]], separators=(",", ":"))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRecord:
+    """What the health agent of a node has decided, where the node's scheduler keeps it.
+
+    ``causes``: the findings that led to the action. ``findings``: the newest of every probe. ``past``: remedies, each
+    with its action, its fault and its time (seconds, Unix).
+    """
+
+    action: str
+    fault: str = ""
+    reason: str = ""
+    recovery: str = RECOVERIES[0]
+    boot: str = ""
+    causes: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    devices: Mapping[str, Any] = field(default_factory=dict)
+    past: tuple[tuple[str, str, float], ...] = ()
+
+    @property
+    def fences(self) -> bool:
+        """Whether the node gets no new work because of it; with NodeRecovery None it is labelled only."""
+        return self.action != "watch" and self.recovery == RECOVERIES[0]
+
+    @property
+    def gist(self) -> tuple[str, str, str]:
+        """Where it is equal, nothing has to be done at the node."""
+        return self.action, self.fault, self.recovery
+
+    def labels(self) -> dict[str, str]:
+        """The labels and the annotation of the node."""
+        return labels(self.action, self.causes)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> HealthRecord:
+        """Inverse of `to_json`. Raises KeyError, TypeError, ValueError, AttributeError or SpecError."""
+        if record["action"] not in ACTIONS or record["recovery"] not in RECOVERIES:
+            raise ValueError(f"action {record['action']!r} or recovery {record['recovery']!r} is unknown")
+        texts = {name: str(record[name]) for name in ("action", "fault", "reason", "recovery", "boot")}
+        causes, findings = (tuple(from_json(one) for one in record[name]) for name in ("causes", "findings"))
+        past = tuple((str(action), str(fault), float(time_s)) for action, fault, time_s in record["past"])
+        return cls(**texts, causes=causes, findings=findings, devices=dict(record["devices"]), past=past)
+
+
+class HealthBoard(Protocol):
+    """Where the agent of one node shows its health, and finds again what it has shown. Every method waits for the
+    scheduler, and raises ClusterError where that does not answer or refuses."""
+
+    def read(self) -> HealthRecord | None:
+        """What was shown last; None where nothing was."""
+
+    def show(self, record: HealthRecord) -> None:
+        """Show it at the node, and give the node no new work where the record says so."""
+
+    def returned(self) -> bool:
+        """Whether a person has returned the node to service after it was shown as out of service."""
+
+    def instance_type(self) -> str:
+        """The node's instance type as the scheduler knows it, "" where it does not."""
+
+    def meaning(self, action: str) -> str:
+        """What is done at the node for an action, as the rest of a sentence."""
+
+    def close(self) -> None:
+        """Close connections."""
 
 
 def reason_action(reason: str) -> str | None:

@@ -83,26 +83,33 @@ def tell(
 
     ``deep``: the label of a deep check. Raises StoreError.
     """
-    found = looked.findings
     name = f"{WRITER}-{node}"
     forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes a file of its own
     writer = JournalWriter(store.cluster_events, name)
+    record = {"recovery": recovery(store), "devices": looked.devices or known(store, node)["devices"]}
+    for kind, data in statements(node, action, fault, reason, looked, deep, record):
+        writer.write(kind, data)
+    writer.close()
+
+
+def statements(
+    node: str, action: str, fault: str, reason: str, looked: NodeCheck, deep: str, record: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of such an action, in their order; ``record``: its recovery and the devices of the node."""
+    found = looked.findings
     incident = f"{node}-{time.time_ns() // 1_000_000}" if action != "watch" else ""
-    say = writer.write
     if found:
-        say("node.findings", {"nodes": [node], "findings": [finding.to_json() for finding in found]})
+        yield "node.findings", {"nodes": [node], "findings": [finding.to_json() for finding in found]}
     value = {"node": node, "action": action, "fault": fault}
-    say("decision.made", {"policy": "healing", "value": value, "reason": reason})
+    yield "decision.made", {"policy": "healing", "value": value, "reason": reason}
     if incident:
         stage = {"incident": incident, "cause": fault, "node": node, "rank": None, "rung": None}
         detected = next((one.text for one in found if one.fault == fault), reason)
         since = {"since_s": time.time()} if fault == BY_HAND else {}  # a probe does not know when the fault began
-        say("incident.stage", stage | {"stage": "detected", "text": detected} | since)
-        say("incident.stage", stage | {"stage": "diagnosed", "text": reason})
-    record = value | {"reason": reason, "recovery": recovery(store), "labels": labels(action, found, deep)}
-    devices = looked.devices or known(store, node)["devices"]
-    say("node.health", record | {"boot": looked.boot, "incident": incident, "devices": devices})
-    writer.close()
+        yield "incident.stage", stage | {"stage": "detected", "text": detected} | since
+        yield "incident.stage", stage | {"stage": "diagnosed", "text": reason}
+    told = {"reason": reason, "labels": labels(action, found, deep), "boot": looked.boot, "incident": incident}
+    yield "node.health", value | told | dict(record)
 
 
 def judge(

@@ -60,6 +60,11 @@ class Tail:
             self._reopen()
             self._offset = os.lseek(self._file, 0, os.SEEK_END)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a log that can be read."""
+        return self._file >= 0
+
     def lines(self) -> Iterator[str]:
         """The lines logged since the last call."""
         if self.path == DEVICE:

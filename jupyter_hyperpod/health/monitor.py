@@ -65,7 +65,10 @@ class NodeState:
 
 
 class Monitor:
-    """``logs``: node -> its kernel log, "" for this machine's; ``recovery`` is called at every decision."""
+    """``logs``: node -> its kernel log, "" for this machine's; ``recovery`` is called at every decision.
+
+    ``boot_id`` changes with every boot of the machine (default: `boot`).
+    """
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Monitor:
         recovery: Callable[[], str],
         hands: Hands | None = None,
         probes: Sequence[Probe] = HOST,
+        boot_id: str | None = None,
     ) -> None:
         readers = Counter(logs.values())
         self._tails = {path: kernel.Tail(path) for path in readers}
@@ -82,7 +86,7 @@ class Monitor:
         self.nodes = {name: NodeState(name, readers[path] > 1) for name, path in logs.items()}
         self.devices: dict[str, Any] = {}
         self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
-        self._boot = boot()
+        self._boot = boot() if boot_id is None else boot_id
         self._ask_in(ASK_S)
         self._results: queue.SimpleQueue[tuple[list[Finding], dict[str, Any]]] = queue.SimpleQueue()
         self._ends = threading.Event()
@@ -108,6 +112,17 @@ class Monitor:
         node.action, node.fault = ("watch", "") if anew and action in _STRONG else (action, fault)
         node.incident, node.automatic = str(event.data.get("incident", "")), event.data["recovery"] == "Automatic"
         node.told = anew and action in _STRONG
+
+    def retain(self, name: str, causes: Sequence[Finding]) -> None:
+        """Findings from before this process that are in the way until they are remedied: no probe finds them again."""
+        for finding in causes:
+            if finding.probe == kernel.PROBE:
+                self.nodes[name].active[f"{finding.fault} {finding.device}"] = (time.time(), finding)
+
+    @property
+    def unread(self) -> list[str]:
+        """Nodes whose kernel's log cannot be read, or is not there yet."""
+        return [name for name, path in self._logs.items() if not self._tails[path].is_open]
 
     def start(self) -> None:
         """Start probing in a thread, so that a probe that hangs does not keep this thread from the kernel's log."""

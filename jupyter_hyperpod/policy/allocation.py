@@ -18,7 +18,8 @@ class RequestedNode:
 
     ``lost_s``: how long ago the job lost it; None where it is not lost. ``silent_s``: how long it has run without
     contacting the job; None where it has contacted it. ``drain``: why the scheduler takes the node out of service.
-    ``leaving``: it has been asked to leave. ``held``: why the scheduler will not start it, or not soon.
+    ``told``: the job itself knows why and lets it go. ``leaving``: it has been asked to leave. ``held``: why the
+    scheduler will not start it, or not soon.
     """
 
     name: str
@@ -30,6 +31,7 @@ class RequestedNode:
     leaving: bool = False
     held: str = ""
     silent_s: float | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def decide(
             submit[part] = count - len(mine)
         back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
     enough = sum(p.running for p in counted) >= minimum
-    away = tuple(p.name for p in going if enough and not p.leaving)
+    away = tuple(p.name for p in going if enough and not (p.leaving or p.told))
     parts = [_why_gone(p, deadline_s) for p in gone]
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
     if submit:

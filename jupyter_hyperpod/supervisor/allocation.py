@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..backends.base import Scheduler
-from ..backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest, Surroundings
+from ..backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest, ReportedNode, Surroundings
 from ..core.backend_options import STARTUP_DEADLINE
 from ..core.events import Command
 from ..core.spec import JobSpec, LaunchPlan
@@ -187,6 +187,8 @@ class Allocation:
             node=element.node,
             lost_s=lost_s,
             drain=node.drained if node else "",
+            # `Healing` asks the job, with the reason
+            told=bool(node and node.drained and node.health and node.health.fences),
             leaving=element.name in self._sent_away,
             held=scheduler.held(element, seen.requeued),
             silent_s=silent_s,
@@ -291,6 +293,11 @@ class Allocations:
         """Nodes to which a scheduler gives nothing new -> what people call that, and the reason that stands there."""
         told = [(title, node) for title, scheduler in self._schedulers.values() for node in scheduler.nodes.values()]
         return {node.name: (title, node.drained) for title, node in told if node.drained}
+
+    def watched(self) -> dict[str, tuple[ReportedNode, float]]:
+        """Nodes that have a health agent which shows its record there, and when they were asked about."""
+        told = [(node, one.nodes_s) for _, one in self._schedulers.values() for node in one.nodes.values()]
+        return {node.name: (node, asked_s) for node, asked_s in told if node.health is not None}
 
     def nodes(self, job_id: str) -> set[str]:
         """Where elements of a job run now, as far as was observed."""

@@ -1,5 +1,6 @@
 """The supervisor's part in healing: it starts this machine's health agent, asks jobs to leave faulty nodes, and reboots
-or replaces nodes of the local cluster. It reads the requested remedies from the cluster's journal."""
+or replaces nodes of the local cluster. It reads the requested remedies from the cluster's journal; where a scheduler
+keeps the health of its nodes, it journals that first."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ..backends.base import Host
 from ..backends.types import HostNode
 from ..core.errors import SpecError
 from ..core.events import Event
-from ..core.health import BY_HAND, labels, reason_action
+from ..core.health import BY_HAND, HealthRecord, labels, reason_action
 from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
@@ -74,6 +75,8 @@ class Healing:
         # what is asked for of nodes that are not the cluster's own, and since when
         self._elsewhere: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._actions: dict[str, str] = {}  # newest of every node
+        # newest of every node: its action, its fault, its incident, and when that was read
+        self._newest: dict[str, tuple[str, str, str, float]] = {}
         self._reasons: dict[str, str] = {}  # of schedulers' nodes, as far as they have been read
         self._look_s = 0.0
         self._begun = False  # what stood in the journal before has been read
@@ -90,8 +93,9 @@ class Healing:
             for event in {str(event.data["node"]): event for event in told}.values():
                 self._on_request(event, now_s)
             self._begun = True
-            self._remember(told)
+            self._remember(told, now_s)
             self._read_reasons()
+            self._read_records(now_s)
         for name, repair in list(self._repairs.items()):
             self._advance(self._host.nodes[name], repair, now_s)
         self._elsewhere = {name: one for name, one in self._elsewhere.items() if now_s - one[0] < HOLD_S}
@@ -100,11 +104,13 @@ class Healing:
                 if entry.elsewhere and not entry.ended and name in self._allocations.nodes(entry.job.id):
                     self._tell(entry, name, str(data["fault"]), str(data["reason"]))
 
-    def _remember(self, told: list[Event]) -> None:
+    def _remember(self, told: list[Event], now_s: float) -> None:
         """Nodes that are repaired again and again are avoided where there are others."""
         for event in told:
             data = event.data
-            self._actions[str(data["node"])] = str(data["action"])
+            name, action, fault = (str(data[key]) for key in ("node", "action", "fault"))
+            self._actions[name] = action
+            self._newest[name] = action, fault, str(data.get("incident", "")), now_s
             if data["action"] in ("reboot", "replace") and data["recovery"] == "Automatic":
                 self._past[str(data["node"])].append(Past(str(data["action"]), str(data["fault"]), event.time_s))
         decision = avoid(self._past, time.time())
@@ -128,6 +134,35 @@ class Healing:
                 continue
             if action is not None and self._actions.get(node) != action:
                 check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}")
+
+    def _read_records(self, now_s: float) -> None:
+        """What health agents show at a scheduler's nodes is journaled here, so that jobs leave with the reason."""
+        for name, (node, asked_s) in self._allocations.watched().items():
+            record = node.health
+            assert record is not None
+            action, fault, incident, heard_s = self._newest.get(name, ("", "", "", -1.0))
+            if asked_s <= heard_s or (node.drained and not record.fences):
+                continue  # it was asked before that was journaled, or others have taken it out of service
+            if record.fences and not node.drained:
+                record = HealthRecord("watch", reason=f"{name} was returned to service", devices=record.devices)
+            if record.fences:  # jobs are asked to leave for as long as it is out of service
+                self._elsewhere[name] = now_s, {"fault": record.fault, "reason": record.reason}
+            elif record.action == "watch":
+                self._elsewhere.pop(name, None)
+            if (action, fault) == (record.action, record.fault):
+                continue
+            self._newest[name] = record.action, record.fault, incident, time.monotonic()
+            if record.action == "watch" and incident:
+                self._end_incident(name, incident, fault, record.reason)
+            looked = check.NodeCheck([*record.causes], record.devices, record.boot)
+            extra = {"recovery": record.recovery, "devices": record.devices}
+            for kind, data in check.statements(name, *record.gist[:2], record.reason, looked, "", extra):
+                self._journal.write(kind, data)
+
+    def _end_incident(self, name: str, incident: str, fault: str, reason: str) -> None:
+        stage = {"incident": incident, "cause": fault, "node": name, "rank": None, "rung": None}
+        self._journal.write("incident.stage", stage | {"stage": "repaired", "text": reason})
+        self._journal.write("incident.stage", stage | {"stage": "resumed", "text": f"{name} is in service"})
 
     def close(self) -> None:
         """End the agent; the next supervisor starts another."""

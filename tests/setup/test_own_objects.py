@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes import rights
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control.setup import applying, node_groups
+from jupyter_hyperpod.control.setup.health_objects import NAMESPACE, HealthAgents
 from jupyter_hyperpod.control.setup.own_objects import BASE, ELASTIC, label, own_objects
 
 GROUPS = node_groups.parse(["p5.48xlarge:2", "m6i.xlarge:1"])
@@ -44,6 +46,42 @@ def test_nodes_that_may_be_lost_never_displace_others() -> None:
     assert classes[BASE]["value"] > 0 > classes[ELASTIC]["value"] and classes[ELASTIC]["preemptionPolicy"] == "Never"
 
 
+AGENTS = HealthAgents("registry.example/train:3", "/opt/environment/bin/python", ("/fsx",))
+
+
+def agents(wish: HealthAgents = AGENTS) -> dict[str, dict[str, Any]]:
+    return {one["kind"]: one for one in own_objects("alpha", {"kind": "User", "name": "ann"}, agents=wish)[7:]}
+
+
+def test_health_agents_have_a_namespace_and_an_account_of_their_own() -> None:
+    found = agents()
+    assert list(found) == ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"]
+    assert applying.place(found["DaemonSet"]).endswith(f"/namespaces/{NAMESPACE}/daemonsets/jupyter-hyperpod-health")
+    assert applying.place(found["ServiceAccount"]).startswith(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/")
+    assert all(one["metadata"]["labels"][label("alpha")] == "" for one in found.values())
+    assert len(agents()) + 7 == len(own_objects("alpha", {"kind": "User", "name": "ann"}, agents=AGENTS))
+
+
+@pytest.mark.parametrize("wish", [AGENTS, HealthAgents("x:1", "/usr/bin/python3", kernel_log=True, recovery="None")])
+@pytest.mark.parametrize("version", ["1.25", "1.33"])
+def test_agents_fit_the_schemas_of_kubernetes(wish: HealthAgents, version: str) -> None:
+    for one in agents(wish).values():
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_an_agent_has_no_privileges_that_nobody_asked_for() -> None:
+    pod = agents()["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    least = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+    assert container["securityContext"] == least and not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
+    places = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert places == {"/var/log": True, "/fsx": True, "/tmp": False}
+    assert pod["priorityClassName"] == BASE and pod["tolerations"] == [{"operator": "Exists"}]
+    whole = agents(HealthAgents("x:1", "/usr/bin/python3", kernel_log=True))["DaemonSet"]["spec"]["template"]["spec"]
+    assert whole["containers"][0]["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert {"path": "/dev/kmsg", "type": "CharDevice"} in [one.get("hostPath") for one in whole["volumes"]]
+
+
 def test_what_the_server_keeps_is_no_difference() -> None:
     one = made()[1]
     kept = {"uid": "1", "resourceVersion": "7", "managedFields": [{}], "creationTimestamp": "2030-01-01T00:00:00Z"}
@@ -60,6 +98,7 @@ def test_what_the_server_keeps_is_no_difference() -> None:
         (["remove", "--account", "me"], "--account belongs to `setup role` and `setup apply`"),
         (["check", "--dry-run"], "--dry-run belongs to `setup apply` and `setup remove`"),
         (["apply", "--namespace", "A_b"], "expected small letters"),
+        (["check", "--health", "x:1"], "--health belongs to `setup apply`"),
     ],
 )
 def test_bad_use_is_explained(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 from ...core.backend_options import has_remote_head, head_store, pairs
 from ...core.errors import ClusterError
+from ...core.health import HealthBoard
 from ..base import Backend, Remedies, RemoteHead, Scheduler
 from ..types import Capabilities, Surroundings
 from . import inquiry, parse, remedies
+from .health_board import KubernetesHealthBoard
 from .kubeconfig import kubeconfig_files, read_access
 from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect, not_shared
@@ -73,6 +75,9 @@ class KubernetesBackend:
 
     def remedies(self) -> Remedies | None:
         return remedies.KubernetesRemedies()
+
+    def health_board(self, node: str) -> HealthBoard | None:
+        return KubernetesHealthBoard(node)
 
     def remote_head(self, options: Mapping[str, str], job_id: str) -> KubernetesHead | None:
         return KubernetesHead(connect(options), options, job_id) if has_remote_head(options) else None

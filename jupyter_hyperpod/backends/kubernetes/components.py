@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.units import few, plural
+from . import parse
 from .shortages import amount
 
 PRESENT, MISSING, OLD = "present", "missing", "too old"
@@ -90,11 +91,26 @@ def components(
             remedy = "where nodes have such devices, install their device plugin"
             yield Component(device, MISSING, "no node offers any: a job cannot ask for it", remedy)
     yield from _storage(drivers)
+    yield from _agents(nodes)
     for name in OWN_CLASSES:
         if (found := (classes or {}).get(name)) is not None:
             state, said = (PRESENT, f"priority {found.get('value')}") if found else (MISSING, "not there")
             remedy = "" if found else "`jupyter hyperpod setup apply` makes it, where you may"
             yield Component(name, state, f"{said} (a priority class for jobs that name it)", remedy)
+
+
+def _agents(nodes: Sequence[Mapping[str, Any]] | None) -> Iterator[Component]:
+    """Nodes whose health agent has shown itself there."""
+    if nodes is None:
+        return
+    records = [record for node in nodes if (record := parse.agent_health(node)) is not None]
+    out = sum(record.fences for record in records)
+    if records:
+        broken = f", {plural(out, 'node')} out of service" if out else ""
+        yield Component("health agents", PRESENT, f"on {len(records)} of {plural(len(nodes), 'node')}{broken}")
+    else:
+        remedy = "`jupyter hyperpod setup apply --health IMAGE` installs them, where you may"
+        yield Component("health agents", MISSING, "on no node: a job leaves a faulty node only when it breaks", remedy)
 
 
 def _storage(drivers: Sequence[Mapping[str, Any]] | None) -> Iterator[Component]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...core.errors import SpecError
+from ...core.health import SCHEDULABLE, STATUS, HealthRecord
 from ...core.units import first_line
 from ..types import Element, ElementPhase, NodeInfo, ReportedNode
 from .manifests import BATCH, JOB, PART, PREFIX, element_name
@@ -34,8 +37,7 @@ PHASES = {
 JOB_NAME = "job-name"  # the label that Kubernetes gives to the pods of a Job
 SAID = 300  # characters of a reason
 REASON = f"{PREFIX}/reason"  # an annotation: why this software has taken a node out of service
-VENDOR_STATUS = "sagemaker.amazonaws.com/node-health-status"
-SCHEDULABLE = "Schedulable"
+AGENT = f"{PREFIX}/health"  # an annotation: what the health agent of a node has decided, as JSON
 READY, NOT_READY, UNKNOWN, CORDONED = "ready", "not ready", "unknown", "cordoned"
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "vpc.amazonaws.com/efa")
 
@@ -156,7 +158,11 @@ def _exit_status(pod: Object | None) -> int | None:
 
 def nodes(items: Iterable[Object]) -> dict[str, ReportedNode]:
     """Nodes by name. Who takes a node out of service tells why, or nobody knows."""
-    return {_about(item)["name"]: ReportedNode(_about(item)["name"], state(item)[0], drained(item)) for item in items}
+    found = {}
+    for item in items:
+        name = _about(item)["name"]
+        found[name] = ReportedNode(name, state(item)[0], drained(item), shown_health(item))
+    return found
 
 
 def state(node: Object) -> tuple[str, str]:
@@ -170,12 +176,36 @@ def state(node: Object) -> tuple[str, str]:
 
 def drained(node: Object) -> str:
     """Why a node gets no new work, "" where it does."""
-    marks = _about(node).get("labels", {})
-    if (vendor := marks.get(VENDOR_STATUS, SCHEDULABLE)) != SCHEDULABLE:
+    marks, spec = _about(node).get("labels", {}), node.get("spec", {})
+    record = shown_health(node)
+    ours = record is not None and record.action != "watch"
+    if not ours and (vendor := marks.get(STATUS, SCHEDULABLE)) != SCHEDULABLE:
         return str(vendor)
-    if node.get("spec", {}).get("unschedulable"):
-        return str(_about(node).get("annotations", {}).get(REASON) or "it is cordoned")
-    return ""
+    if not (spec.get("unschedulable") or (ours and is_tainted(node))):
+        return ""  # also where an agent only labels it, or a person has returned it to service
+    if record is not None and record.fences:
+        return first_line(record.reason, SAID)
+    return str(_about(node).get("annotations", {}).get(REASON) or "it is cordoned")
+
+
+def agent_health(node: Object) -> HealthRecord | None:
+    """What the health agent of a node has written there; None where there is none, or nothing that can be read."""
+    try:
+        return HealthRecord.from_json(json.loads(_about(node).get("annotations", {})[AGENT]))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SpecError):
+        return None
+
+
+def shown_health(node: Object) -> HealthRecord | None:
+    """The same, where the label of the node does not say by now that it is otherwise."""
+    record = agent_health(node)
+    status = _about(node).get("labels", {}).get(STATUS, SCHEDULABLE)
+    return record if record is not None and record.labels()[STATUS] == status else None
+
+
+def is_tainted(node: Object) -> bool:
+    """Whether a node has the taint of those that are out of service because of their health."""
+    return any(taint.get("key") == STATUS for taint in node.get("spec", {}).get("taints") or ())
 
 
 def serving(items: Iterable[Object], selector: Mapping[str, str]) -> set[str]:
@@ -195,7 +225,16 @@ def node_info(node: Object) -> NodeInfo:
     cpus = str(has.get("cpu", "0"))
     states = frozenset({word.upper().replace(" ", "_")})
     return NodeInfo(
-        _about(node)["name"], states, why, int(cpus) if cpus.isdecimal() else 0, 0, None, gres, "", word != READY
+        _about(node)["name"],
+        states,
+        why,
+        int(cpus) if cpus.isdecimal() else 0,
+        0,
+        None,
+        gres,
+        "",
+        word != READY,
+        shown_health(node),
     )
 
 

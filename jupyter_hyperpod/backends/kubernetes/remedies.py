@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ClusterError
+from ...core.health import PENDING_REBOOT, PENDING_REPLACEMENT, STATUS
 from ..types import NodeInfo
 from . import parse
 from .client import ApiError
@@ -20,7 +21,7 @@ from .runner import NODES, connect
 MISSING = 404
 OWN_REASON = "hyperpod: "
 REASON_MOST = 160
-ASKS = {"reboot": "UnschedulablePendingReboot", "replace": "UnschedulablePendingReplacement"}
+ASKS = {"reboot": PENDING_REBOOT, "replace": PENDING_REPLACEMENT}
 
 
 class KubernetesRemedies:
@@ -35,8 +36,8 @@ class KubernetesRemedies:
 
     def carry_out(self, node: str, action: str, why: str) -> str:
         if action in ASKS:
-            self._change(node, action, f"{OWN_REASON}{why}", {parse.VENDOR_STATUS: ASKS[action]})
-            return f"the node is cordoned, and its label {parse.VENDOR_STATUS} is {ASKS[action]}"
+            self._change(node, action, f"{OWN_REASON}{why}", {STATUS: ASKS[action]})
+            return f"the node is cordoned, and its label {STATUS} is {ASKS[action]}"
         if action != "drain":
             raise ClusterError(f"Kubernetes cannot {action} a node; it can drain, reboot and replace one")
         self._change(node, action, f"{OWN_REASON}{why}")
@@ -49,12 +50,14 @@ class KubernetesRemedies:
             self.put_back(node)
 
     def put_back(self, node: str) -> None:
-        body: dict[str, Any] = {
-            "metadata": {"labels": {parse.VENDOR_STATUS: None}, "annotations": {parse.REASON: None}},
-            "spec": {"unschedulable": None},
-        }
+        spec: dict[str, Any] = {"unschedulable": None}
+        about: dict[str, Any] = {"labels": {STATUS: None}, "annotations": {parse.REASON: None}}
+        found = self._get(node)
+        if found is not None and parse.is_tainted(found):  # the node's health agent hears of it by that
+            spec["taints"] = [one for one in found["spec"]["taints"] if one.get("key") != STATUS] or None
+            about["resourceVersion"] = found["metadata"]["resourceVersion"]
         with connect({}) as api:
-            api.patch(f"{NODES}/{node}", body)
+            api.patch(f"{NODES}/{node}", {"metadata": about, "spec": spec})
 
     def serves(self, node: str) -> bool:
         found = self._get(node)

@@ -48,6 +48,9 @@ class LocalBackend:
         """Nothing: the supervisor restarts its own nodes."""
         return None
 
+    def health_board(self, node: str) -> None:
+        return None
+
     def remote_head(self, options: Mapping[str, str], job_id: str) -> None:
         """None: heads run beside the supervisor."""
 

@@ -46,6 +46,9 @@ class SlurmBackend:
     def remedies(self) -> Remedies | None:
         return remedies.SlurmRemedies()
 
+    def health_board(self, node: str) -> None:
+        return None
+
     def remote_head(self, options: Mapping[str, str], job_id: str) -> None:
         """None: heads run beside the supervisor."""
 

@@ -12,16 +12,17 @@ from ..text_tables import Answer
 from . import applying, node_groups
 from .applying import CHANGE, CREATE, DELETE, FOREIGN, RELEASE, SAME, STAYS, Change
 from .own_objects import own_objects
+from .verbs import agents_of
 
 DONE = {CREATE: "made", CHANGE: "changed", DELETE: "deleted", RELEASE: "let go of"}
 
 
 def run_apply(options: argparse.Namespace, api: Api, namespace: str) -> Answer:
     """Make what is ours, or say with ``--dry-run`` what would change. Raises SpecError or ClusterError."""
-    groups = node_groups.parse(options.nodes or ())
+    groups, agents = node_groups.parse(options.nodes or ()), agents_of(options)
     version = applying.kueue_version(api) if groups else ""
     whom = rights.subject(namespace, options.account or "", options.user or "", options.group or "")
-    objects = own_objects(namespace, whom, options.remedies, groups, version)
+    objects = own_objects(namespace, whom, options.remedies, groups, version, agents)
     changes = applying.plan(api, objects, namespace)
     if not options.dry_run:
         applying.carry_out(api, changes, namespace)

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...backends.kubernetes import manifests, rights
+from ...backends.kubernetes import health_board, manifests, parse, rights
 from ...backends.kubernetes.client import Api, ApiError
+from ...backends.kubernetes.runner import NODES
 from ...core.errors import ClusterError
 from ...core.units import few, plural
+from . import health_objects
 from .own_objects import KUEUE, OF, Object, label
 
 CREATE, CHANGE, SAME, FOREIGN, DELETE, RELEASE, STAYS = (
@@ -31,15 +33,18 @@ MISSING = 404
 _KEPT = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
 # group and version, and kind: in the order in which they are removed
 _KINDS = (
+    ("apps/v1", "DaemonSet"),
     (f"{rights.RBAC}/v1", "ClusterRoleBinding"),
     (f"{rights.RBAC}/v1", "ClusterRole"),
     (f"{rights.RBAC}/v1", "RoleBinding"),
     (f"{rights.RBAC}/v1", "Role"),
     ("scheduling.k8s.io/v1", "PriorityClass"),
+    ("v1", "ServiceAccount"),
     ("v1", "Namespace"),
 )
 _QUEUES = ("LocalQueue", "ClusterQueue", "ResourceFlavor")
-_NAMESPACED = frozenset(("Role", "RoleBinding", "LocalQueue"))
+_NAMESPACED = frozenset(("Role", "RoleBinding", "LocalQueue", "DaemonSet", "ServiceAccount"))
+_OF_AGENTS = ("DaemonSet", "ServiceAccount")  # they are in a namespace of their own
 # what a namespace may hold that somebody would miss; those of the cluster itself are no reason to keep it
 _HOLDS = (
     ("/api/v1", "pods"),
@@ -145,14 +150,27 @@ def plan_removal(api: Api, namespace: str) -> list[Change]:
             f"jobs run in {namespace}, on {plural(len(running), 'node')}: nothing was removed; `jupyter hyperpod stop` "
             "ends them"
         )
-    return [_removal(api, one, namespace) for one in _ours(api, namespace)]
+    changes = [_removal(api, one, namespace) for one in _ours(api, namespace)]
+    if any(one.action == DELETE and one.kind == "DaemonSet" for one in changes):
+        changes += [_unmarking(one) for one in _items(api, NODES) if parse.agent_health(one) is not None]
+    return changes
+
+
+def _unmarking(node: Object) -> Change:
+    """What becomes of the marks of a node whose health agent goes."""
+    record, name = parse.agent_health(node), node["metadata"]["name"]
+    if record is not None and record.fences and parse.drained(node):
+        why = f"it is out of service ({record.fault}); `jupyter hyperpod nodes resume {name}` returns it"
+        return Change(STAYS, "Node", name, node, why=why)
+    return Change(RELEASE, "Node", name, node, why="nobody watches its health any more")
 
 
 def _ours(api: Api, namespace: str) -> Iterator[Object]:
     version = _kueue(api)
     queues = tuple((f"{KUEUE}/{version}", kind) for kind in _QUEUES) if version else ()
     for group, kind in (*queues, *_KINDS):
-        for one in _items(api, _folder(group, kind, namespace), label(namespace)):
+        within = health_objects.NAMESPACE if kind in _OF_AGENTS else namespace
+        for one in _items(api, _folder(group, kind, within), label(namespace)):
             yield {**one, "apiVersion": group, "kind": kind}
 
 
@@ -160,19 +178,20 @@ def _removal(api: Api, one: Object, namespace: str) -> Change:
     kind, name = one["kind"], one["metadata"]["name"]
     if others := [other for other in _namespaces(one) if other != namespace]:
         return Change(RELEASE, kind, name, one, why=f"{few(others)} needs it, too")
-    if kind == "Namespace" and (holds := _held(api, namespace)):
+    if kind == "Namespace" and (holds := _held(api, name, namespace)):
         return Change(STAYS, kind, name, one, why=f"it has {few(holds)}")
     return Change(DELETE, kind, name, one)
 
 
-def _held(api: Api, namespace: str) -> list[str]:
-    """What a namespace holds besides ours, and besides what each namespace has."""
+def _held(api: Api, within: str, namespace: str) -> list[str]:
+    """What a namespace holds besides what is ours for one, and besides what each namespace has."""
     found = []
     for base, kind in _HOLDS:
-        for one in _items(api, f"{base}/namespaces/{namespace}/{kind}"):
+        for one in _items(api, f"{base}/namespaces/{within}/{kind}"):
             name = str(one["metadata"]["name"])
             of_cluster = name.startswith(_OF_CLUSTER) and kind in ("configmaps", "secrets")
-            if not of_cluster and label(namespace) not in (one["metadata"].get("labels") or {}):
+            of_agents = within == health_objects.NAMESPACE and health_objects.is_agents(one)
+            if not (of_cluster or of_agents) and label(namespace) not in (one["metadata"].get("labels") or {}):
                 found.append(f"{kind}/{name}")
     return found
 
@@ -182,6 +201,8 @@ def remove(api: Api, changes: Sequence[Change], namespace: str) -> None:
     for one in changes:
         if one.action == DELETE:
             api.delete(place(one.body))
+        elif one.action == RELEASE and one.kind == "Node":
+            health_board.unmark(api, one.name)
         elif one.action == RELEASE:
             api.patch(place(one.body), {"metadata": {"labels": {label(namespace): None}}})
 

@@ -1,4 +1,4 @@
-"""The objects of Kubernetes that are ours: namespace, roles, priority classes and queues. Pure.
+"""The objects of Kubernetes that are ours: namespace, roles, priority classes, queues, and health agents. Pure.
 
 What belongs to the whole cluster may be needed by several namespaces: it has a label for each, and goes with the last.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from ...backends.kubernetes import rights
 from ...backends.kubernetes.components import OWN_CLASSES
+from .health_objects import HealthAgents, health_objects
 from .node_groups import NodeGroup
 from .versions import table
 
@@ -37,14 +38,19 @@ def own_objects(
     remedies: bool = False,
     groups: Sequence[NodeGroup] = (),
     kueue: str = "",
+    agents: HealthAgents | None = None,
 ) -> list[Object]:
-    """All of them in the order in which they can be made; queues for ``groups`` only, in a version of Kueue's API."""
+    """All of them in the order in which they can be made; queues for ``groups`` only, in a version of Kueue's API.
+
+    ``agents``: health agents on the nodes, if wanted.
+    """
     made: list[Object] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}]
     made += priority_classes()
     made += rights.manifests(namespace, subject, remedies)
     made += queues(namespace, groups, kueue or table("charts")["kueue"]["api"]) if groups else []
+    made += health_objects(agents, BASE) if agents else []
     for one in made:
-        one["metadata"]["labels"] = {**PART_OF, label(namespace): ""}
+        one["metadata"]["labels"] = {**one["metadata"].get("labels", {}), **PART_OF, label(namespace): ""}
     return made
 
 

@@ -1,14 +1,19 @@
-"""``setup image`` and ``setup eks``: from a job, from here, or from what a person names, to a folder."""
+"""``setup image`` and ``setup eks``: from a job, from here, or from what a person names, to a folder.
+
+Also the options by which ``setup apply`` is told of health agents.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...core.errors import SpecError
+from ...core.health import RECOVERIES
 from ...core.units import plural
 from ...storage.store import Store
 from ..parity import environment_verbs, requirements
@@ -16,6 +21,7 @@ from ..text_tables import Answer
 from . import eks, image, node_groups, volumes
 from .bases import CPU, DEVICES
 from .folder import write_folder
+from .health_objects import HealthAgents
 
 Say = Callable[[str], object]
 UIDS = range(1000, 60_001)  # people's; those below are the system's own
@@ -38,6 +44,36 @@ def add_eks_options(parser: argparse.ArgumentParser) -> None:
     add("--region", metavar="R", help="eks: the region of AWS, such as us-west-2")
     add("--zones", metavar="A,B", help="eks: zones of the region; nodes with EFA or a reservation are in the first")
     add("--volume", action="append", metavar="KIND=ID", help=f"eks: shared storage: {volumes.FORM}; may be repeated")
+
+
+def add_health_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the health agents that ``setup apply`` makes."""
+    add = parser.add_argument
+    add("--health", metavar="IMAGE", help="apply: a health agent on every node, of an image that has this package")
+    add("--health-python", metavar="PATH", help="apply: the Python of that image (default: the path of this one)")
+    add("--health-path", action="append", metavar="DIR", help="apply: a directory of the nodes that agents need, too")
+    recovery = f"apply: NodeRecovery of the agents (default: {RECOVERIES[0]})"
+    add("--health-recovery", choices=RECOVERIES, help=recovery)
+    log = "apply: agents read the kernel's log itself, not only /var/log, for which their pods get all privileges"
+    add("--health-kernel-log", action="store_true", help=log)
+
+
+def agents_of(options: argparse.Namespace) -> HealthAgents | None:
+    """The health agents that a person asks for, None where none are. Raises SpecError."""
+    if not options.health:
+        chosen = ("health_python", "health_path", "health_recovery", "health_kernel_log")
+        if given := [name for name in chosen if getattr(options, name)]:
+            raise SpecError(f"--{given[0].replace('_', '-')} is about health agents, which --health IMAGE asks for")
+        return None
+    agents = HealthAgents(
+        options.health,
+        options.health_python or sys.executable,
+        tuple(options.health_path or ()),
+        options.health_recovery or RECOVERIES[0],
+        options.health_kernel_log,
+    )
+    agents.check()
+    return agents
 
 
 def run_eks(options: argparse.Namespace) -> Answer:

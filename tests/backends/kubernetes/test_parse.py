@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_hyperpod.backends.kubernetes import parse
 from jupyter_hyperpod.backends.types import BASE, Element, ElementPhase
+from jupyter_hyperpod.core.health import STATUS
 
 NAME = "hp-1764163651000000-0"
 LABELS = {"jupyter-hyperpod/job": "train-abcdefgh", "jupyter-hyperpod/part": BASE}
@@ -121,7 +122,7 @@ def test_nodes_and_who_took_them_out_of_service() -> None:
     assert parse.state({"metadata": {"name": "n1"}}) == ("unknown", "its kubelet has told nothing yet")
     assert parse.state(node(unschedulable=True)) == ("cordoned", "it is cordoned")
     assert parse.drained(node(unschedulable=True, annotations={parse.REASON: "hyperpod: a bad disk"})).endswith("disk")
-    marked = {parse.VENDOR_STATUS: "UnschedulablePendingReplacement"}
+    marked = {STATUS: "UnschedulablePendingReplacement"}
     assert parse.drained(node(labels=marked)) == "UnschedulablePendingReplacement"
     assert parse.drained(node("Unknown")) == "", "a node that is lost is no node that is taken out of service"
     info = parse.node_info(node(unschedulable=True))

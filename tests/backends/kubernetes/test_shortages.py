@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -13,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes.components import DRIVERS, MISSING, OLD, OWN_CLASSES, PRESENT, components
+from jupyter_hyperpod.backends.kubernetes.parse import AGENT
 from jupyter_hyperpod.backends.kubernetes.rights import RIGHTS, as_yaml, manifests, review, rules, subject
 from jupyter_hyperpod.backends.kubernetes.shortages import ClusterFacts, JobNeeds, amount, parse_version, shortages
+from jupyter_hyperpod.core.health import HealthRecord
 
 ALL = tuple((right, True) for right in RIGHTS)
 GOOD = ClusterFacts(version="v1.29.3-eks-036c24b", rights=ALL, namespace={"status": {"phase": "Active"}})
@@ -238,12 +241,14 @@ WHOLE: dict[str, dict[str, Any]] = {
     "devices": DEVICES,
     "drivers": dict.fromkeys(DRIVERS),
     "classes": {name: {"value": 1} for name in OWN_CLASSES},
+    "agents": {"health agents": None},
 }
 
 
 def states(**parts: Any) -> dict[str, str]:
     """The state of each component of a cluster that has these parts."""
-    node = {"metadata": {"name": "n1"}, "status": {"allocatable": parts["devices"]}}
+    notes = dict.fromkeys([AGENT] * len(parts["agents"]), json.dumps(HealthRecord("watch").to_json()))
+    node = {"metadata": {"name": "n1", "annotations": notes}, "status": {"allocatable": parts["devices"]}}
     drivers = [{"metadata": {"name": name}} for name in parts["drivers"]]
     found = list(components(parts["groups"], [node], drivers, parts["classes"]))
     assert all(bool(one.remedy) == (one.state != PRESENT) for one in found)
