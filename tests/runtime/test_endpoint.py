@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_hyperpod.runtime import endpoint
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
-from jupyter_hyperpod.runtime.endpoint import Endpoint, OwnEndpoint, Replaced
+from jupyter_hyperpod.storage import endpoint
+from jupyter_hyperpod.storage.endpoint import Endpoint, OwnEndpoint, Replaced
 
 
 def test_a_coordinator_finds_that_a_newer_one_has_announced_itself(tmp_path: Path) -> None:

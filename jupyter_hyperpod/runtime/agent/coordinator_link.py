@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from ...core.errors import ProtocolError
 from ...policy.membership import OFTEN
-from .. import endpoint
+from ...storage import endpoint
 from ..connection import HANDSHAKE_TIMEOUT_S, Channel, is_refusal, prepare
 from ..context import Context
 from ..protocol.codec import Message, decode, encode

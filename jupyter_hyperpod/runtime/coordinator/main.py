@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.errors import ProtocolError, StoreError
+from ...storage.endpoint import OwnEndpoint, Replaced
 from ...storage.environment import adopt, begin_with
 from ...storage.folded import FoldedJournal
 from ...storage.journal import follow_commands
@@ -31,7 +32,6 @@ from ...storage.store import write_private
 from ...system.processes import raise_descriptor_limit
 from ..connection import Channel, prepare
 from ..context import Context
-from ..endpoint import OwnEndpoint, Replaced
 from ..protocol import orders
 from ..protocol.codec import encode
 from ..sidecars import journal_keeper, log_watcher

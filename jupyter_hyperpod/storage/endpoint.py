@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import HyperpodError
-from ..storage.host_lease import this_machine
-from ..storage.store import write_private
 from ..system.addresses import LOOPBACK
+from .host_lease import this_machine
+from .store import write_private
 
 
 class Replaced(HyperpodError):
@@ -56,10 +56,14 @@ class OwnEndpoint:
         self._path = path
         self._turn = turn
 
-    def announce(self, host: str, port: int) -> None:
-        """Say where this coordinator listens. Raises Replaced or StoreError."""
+    def announce(self, host: str, port: int, clients: int = 0) -> None:
+        """Say where this coordinator listens; ``clients``: the port for those of a gateway.
+
+        Raises Replaced or StoreError.
+        """
         self.check()
         record = {"host": host, "port": port, "pid": os.getpid(), "turn": self._turn, "machine": this_machine()}
+        record |= {"clients": clients} if clients else {}
         write_private(self._path, json.dumps(record).encode())
 
     def touch(self) -> None:
