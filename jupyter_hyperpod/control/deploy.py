@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core import backend_options
+from ..core.backends import DEFAULT_BACKEND
 from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
@@ -50,6 +52,7 @@ def serve(
     start_timeout_s: float | None = None,
     name: str | None = None,
     threads: int = 1,
+    backend: str = DEFAULT_BACKEND,
     env: Mapping[str, str] | None = None,
     env_from: Mapping[str, str] | None = None,
     **limits: Any,
@@ -58,12 +61,14 @@ def serve(
 
     ``handler``: a Python file with ``load(model)`` and ``predict(model, inputs)``. ``engine``: the name of a preset
     (`control.engines.presets`) or the command of another server, with ``engine_args`` behind it; it has to be ready
-    ``start_timeout_s`` after its start. Without both the model is one of the project's decoder. ``limits`` are fields
-    of ServeSpec. Raises SpecError for a bad request or a missing engine, NotFound for a missing local path, and the
-    errors of `jobs.submit`.
+    ``start_timeout_s`` after its start. Without both the model is one of the project's decoder. ``backend``: where
+    replicas run. ``limits`` are fields of ServeSpec, and the options of a backend by its name, as those of a job.
+    Raises SpecError for a bad request or a missing engine, NotFound for a missing local path, and the errors of
+    `jobs.submit`.
     """
     store.refuse_foreign()
     minimum, maximum = parse_replicas(replicas)
+    options = {name: dict(limits.pop(name) or {}) for name in backend_options.TABLES if name in limits}
     known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum", "engine"}
     if unknown := sorted(limits.keys() - known):
         raise SpecError(f"not an option of a deployment: {unknown[0]}; expected some of {', '.join(sorted(known))}")
@@ -94,6 +99,8 @@ def serve(
         "filename": os.fspath(Path(handler).absolute()) if handler else model,
         "max_restarts": ENDLESS,
         "serve": spec,
+        "backend": backend,
+        **options,
     }
     source = read_file(Path(handler)) if handler else _ENGINE if engine is not None else _DECODER
     return jobs.submit(store, source, job)

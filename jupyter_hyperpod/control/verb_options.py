@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import env_references
+from ..core.backends import BACKENDS
 from ..core.errors import SpecError
 from ..core.events import EVENT_FIELDS, FAULTS, TARGETS
 from ..core.options import argument, near_matches
@@ -18,7 +19,7 @@ from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
 from .engines import presets
-from .option_parser import add_env_option, duration, verbatim_help_format
+from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration, verbatim_help_format
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +220,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="remove replicas that were not needed for this time (default: 30s)",
     )
     add("--threads", type=int, metavar="T", help="CPU threads of every replica (default: 1)")
+    add("--backend", choices=tuple(BACKENDS), help="where the replicas run (default: local)")
+    add_backend_options(parser)
     add_env_option(parser, "environment variable of every replica; NAME alone takes your own value")
 
 
@@ -226,8 +229,9 @@ def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
     """The given keywords of `deploy.serve` besides the model. Raises SpecError for options without one."""
     limits = ("outstanding", "slots", "queue", "request_timeout_s", "scale_down_delay_s")
     engine = ("engine", "engine_args", "start_timeout_s")
-    names = ("replicas", "handler", *engine, "recipe", "name", "port", "threads", "env", *limits)
+    names = ("replicas", "handler", *engine, "recipe", "name", "port", "threads", "env", *limits, "backend")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given |= chosen_backend_options(options)
     if given and options.model is None:
         raise SpecError(f"--{next(iter(given)).replace('_', '-')} needs a MODEL to be served")
     if "env" in given:

@@ -240,6 +240,11 @@ class JobSpec:
             validate_name(self.queue, "queue name")
         if self.backend not in BACKENDS:
             raise SpecError(f"backend {self.backend!r} is unknown; expected one of {', '.join(BACKENDS)}")
+        if self.serve is not None and backend_options.has_remote_head(self.backend_options):
+            raise SpecError(
+                "a deployment cannot have its head in a pod: its gateway runs where clients reach it, beside its "
+                "supervisor; expected head=here, or no head at all"
+            )
         if not -1000 <= self.priority <= 1000:
             raise SpecError(f"priority is {self.priority}; expected -1000 (lowest) to 1000 (highest)")
         if self.spares < 0 or self.threads < 1 or self.max_restarts < 0 or self.script_restarts < 0:

@@ -19,7 +19,7 @@ class RequestedNode:
     ``lost_s``: how long ago the job lost it; None where it is not lost. ``silent_s``: how long it has run without
     contacting the job; None where it has contacted it. ``drain``: why the scheduler takes the node out of service.
     ``told``: the job itself knows why and lets it go. ``leaving``: it has been asked to leave. ``held``: why the
-    scheduler will not start it, or not soon.
+    scheduler will not start it, or not soon. ``ready``: the job could do without others for it.
     """
 
     name: str
@@ -32,6 +32,7 @@ class RequestedNode:
     held: str = ""
     silent_s: float | None = None
     told: bool = False
+    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def decide(
     deadline_s: float = DEADLINE_S,
     rests: bool = False,
     scheduler: str = "SLURM",
+    alike: bool = False,
 ) -> Decision[AllocationStep]:
     """Request missing nodes; return surplus requests that still wait. The job itself releases running nodes, at the
     end of a step.
@@ -63,19 +65,25 @@ def decide(
     node that runs but never contacts the job is given up after ``deadline_s``, because the scheduler sees nothing wrong
     with it. Such a node is then avoided, or the scheduler would offer it again; but if no node has joined, the node
     need not be the cause. A node that goes out of service is replaced, and sent away as soon as ``minimum`` others run.
-    While the job ``rests`` nothing is requested. ``scheduler``: the scheduler's name for people.
+    While the job ``rests`` nothing is requested. ``scheduler``: the scheduler's name for people. ``alike``: a node that
+    runs beyond what is wished of its part stands for one that another part lacks; whoever releases nodes of such a job
+    does not know their parts.
     """
     gone = [p for p in places if _why_gone(p, deadline_s)]
     going = [p for p in places if p.running and p.drain and p not in gone]
     counted = [p for p in places if p not in gone and p not in going]
     heard = any(p.running and p.silent_s is None for p in places)
     submit, back = dict[str, int](), list[str]()
+    beyond = sum(max(0, sum(p.running and p.part == part for p in counted) - count) for part, count in wish.items())
+    stand_in = beyond if alike else 0
     for part, count in wish.items():
         mine = [p for p in counted if p.part == part]
-        if len(mine) < count and not rests:
-            submit[part] = count - len(mine)
+        if (missing := count - len(mine)) > 0 and not rests:
+            stood_for = min(stand_in, missing)
+            stand_in -= stood_for
+            submit |= {part: missing - stood_for} if missing > stood_for else {}
         back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
-    enough = sum(p.running for p in counted) >= minimum
+    enough = sum(p.running and p.ready for p in counted) >= minimum
     away = tuple(p.name for p in going if enough and not (p.leaving or p.told))
     parts = [_why_gone(p, deadline_s) for p in gone]
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]

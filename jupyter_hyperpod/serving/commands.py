@@ -63,7 +63,7 @@ def _carry_out(deployment: Deployment, command: Command) -> tuple[bool, str]:
 
 
 def _break(deployment: Deployment, fault: str, rank: int) -> tuple[bool, str]:
-    """Inject a fault into a replica of this host."""
+    """Inject a fault into a replica; one of another host is told to do it to itself."""
     ready = deployment.pool.ready()
     if not 0 <= rank < len(ready):
         return False, f"there is no replica {rank}; replicas are 0 to {len(ready) - 1}"
@@ -72,5 +72,8 @@ def _break(deployment: Deployment, fault: str, rank: int) -> tuple[bool, str]:
     replica = ready[rank]
     injected = {"fault": fault, "node": replica.node, "rank": rank, "member": replica.name}
     deployment.journal.write("fault.injected", injected)
-    os.kill(replica.pid, SIGNALS[fault])
+    if replica.here:
+        os.kill(replica.pid, SIGNALS[fault])
+    else:
+        replica.say("break", number=SIGNALS[fault])
     return True, f"{SIGNALS[fault].name} sent to the replica on {replica.node}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -11,6 +13,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 from tornado.util import TimeoutError as TooLate
 
+from ..system.encryption import RENEW_BYTES
 from .context import ANSWER_LIMIT_BYTES
 
 CONNECT_S = 2.0
@@ -32,6 +35,7 @@ class _Reading(HTTPMessageDelegate):
     def __init__(self, head: Head, piece: Piece) -> None:
         self._head, self._piece = head, piece
         self.begun = self.whole = False
+        self.bytes = 0
         self.error: Exception | None = None
 
     def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
@@ -40,6 +44,7 @@ class _Reading(HTTPMessageDelegate):
         self._head(start_line.code, headers)
 
     async def data_received(self, chunk: bytes) -> None:
+        self.bytes += len(chunk)
         if self.error is None:
             try:
                 await self._piece(chunk)
@@ -51,10 +56,12 @@ class _Reading(HTTPMessageDelegate):
 
 
 class ReplicaConnections:
-    """Connections to ``host:port``; a connection carries one request at a time."""
+    """Connections to ``host:port``, which ``encryption`` encrypts; a connection carries one request at a time."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, encryption: ssl.SSLContext | None = None) -> None:
         self.address = host, port
+        self._encryption = encryption
+        self._carried: weakref.WeakKeyDictionary[IOStream, int] = weakref.WeakKeyDictionary()  # bytes under one key
         self._idle: list[IOStream] = []
         self._busy: set[IOStream] = set()
         self._closed = False
@@ -83,7 +90,9 @@ class ReplicaConnections:
                 self._drop_idle()  # the connections used before this one are even older
         try:
             self._check()
-            stream = await self._client.connect(*self.address, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S)
+            stream = await self._client.connect(
+                *self.address, ssl_options=self._encryption, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S
+            )
         except (OSError, StreamClosedError, TooLate) as error:
             raise ReplicaBroken(str(error) or type(error).__name__, stale) from error
         await self._exchange(stream, start, headers, body, _Reading(head, piece))
@@ -104,7 +113,9 @@ class ReplicaConnections:
         except (OSError, StreamClosedError, HTTPInputError) as error:
             raise ReplicaBroken(str(error) or type(error).__name__, sent) from error
         finally:
-            self._put_back(stream, reading.whole and reading.error is None)
+            self._carried[stream] = self._carried.get(stream, 0) + len(body) + reading.bytes
+            fresh = self._carried[stream] < RENEW_BYTES
+            self._put_back(stream, fresh and reading.whole and reading.error is None)
         if reading.error is not None:
             raise reading.error
         if not reading.whole:

@@ -6,16 +6,20 @@ import hashlib
 import hmac
 import json
 import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ClusterError, SpecError
-from ..core.spec import JobSpec, ServeSpec
+from ..core.spec import TURN_VARIABLE, JobSpec, ServeSpec
 from ..storage.store import JobStore
+from ..system.addresses import BIND_VARIABLE, LOOPBACK, is_loopback, own_address
+from ..system.encryption import BETWEEN_HOSTS, encryption_context, encryption_mode
 
-HOST_VARIABLE, HOST = "HYPERPOD_BIND", "127.0.0.1"
+HOST_VARIABLE, HOST = BIND_VARIABLE, LOOPBACK
 REPLICA_PATH = "/-/replica"
+GATEWAY = "gateway"  # as a place to which replicas connect
 AUTHORIZATION = "Authorization"
 REQUEST_LIMIT_BYTES, ANSWER_LIMIT_BYTES = 16 << 20, 64 << 20
 REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
@@ -51,9 +55,30 @@ class Site:
         return cls(job, node, cell, spec, spec.serve)
 
     @property
-    def host(self) -> str:
-        """The address to listen at: loopback, unless the backend gives the node a network of its own."""
+    def asked_host(self) -> str:
+        """Where to listen for the other side: loopback, unless the backend says otherwise."""
         return os.environ.get(HOST_VARIABLE, HOST)
+
+    @property
+    def turn(self) -> int:
+        """The turn of the host on which this gateway runs: one of a later turn replaces it."""
+        return int(os.environ.get(TURN_VARIABLE, 0))
+
+    def host(self) -> str:
+        """The address to listen at for the other side. Raises OSError where it follows from the gateway's, as long as
+        there is none."""
+        return own_address(self.asked_host, self.endpoint_file)
+
+    def encryption(self, host: str, place: str, *, calls: bool) -> ssl.SSLContext | None:
+        """What encrypts connections to a place ("gateway", or a replica's name) at this address; None where nothing
+        does. Both sides have to know the job's secret.
+
+        Raises TrainingError where this host cannot encrypt, OSError.
+        """
+        mode = encryption_mode()
+        if mode == "on" or (mode == BETWEEN_HOSTS and not is_loopback(host)):
+            return encryption_context(self.job.secret(), f"deployment: {place}".encode(), calls=calls)
+        return None
 
     @property
     def endpoint_file(self) -> Path:

@@ -167,7 +167,7 @@ def _command(spec: EngineSpec, site: Site, model: str, port: int) -> tuple[list[
         "port": str(port),
         "host": HOST,
         "name": site.spec.name,
-        "device": _device(),
+        "device": _device() if any("{device}" in part for part in (*spec.command, spec.model_name)) else "",
         "threads": str(site.spec.threads),
     }
     return [filled_in(part, values) for part in spec.command], filled_in(spec.model_name, values)

@@ -1,5 +1,7 @@
 """The gateway's process: the head of a deployment. It passes clients' requests to replicas and follows the load.
 
+Clients come to loopback of its machine. Replicas of other hosts come to an address of their own, encrypted.
+
 It may die at any moment. The supervisor then restarts it, at the same port if that is free; replicas find it by its
 endpoint file, and it restores its state from the journal. Clients lose their requests in progress; a repeated request
 gets the same answer.
@@ -12,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -20,10 +23,11 @@ from contextlib import suppress
 from tornado.netutil import bind_sockets
 
 from ..core.errors import StoreError
+from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
 from ..storage.store import write_private
 from . import commands, routes
-from .context import Site, shows
+from .context import GATEWAY, HOST, Site, shows
 from .deployment import Deployment
 from .http_server import GuardedServer
 
@@ -41,52 +45,67 @@ class Gateway:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.deployment = Deployment(site)
+        self._endpoint = OwnEndpoint(site.endpoint_file, site.turn)
+        self._servers: list[GuardedServer] = []
 
     async def run(self) -> int:
-        """Serve until the deployment has ended; returns the exit status."""
-        deployment, sockets = self.deployment, self._bind()
-        server = GuardedServer(routes.application(deployment), knows=self._knows)
-        server.add_sockets(sockets)
-        self._announce(sockets[0].getsockname())
+        """Serve until the deployment has ended, or another host serves it; returns the exit status."""
+        try:
+            await self._serve()
+        except Replaced as error:
+            text = f"the gateway of turn {self.site.turn} ends: {error}"
+            self.deployment.journal.write("warning.raised", {"text": text})
+            self.deployment.journal.close()
+        else:
+            await self._leave()
+        for server in self._servers:
+            server.stop()
+        return 0
+
+    async def _serve(self) -> None:
+        deployment = self.deployment
+        self._open()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, deployment.end, "stopped", "the gateway was told to terminate")
         commands.recall(deployment)
         touched_s = sampled_s = time.monotonic()
         while deployment.ending is None:
             await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            if now_s - touched_s > TOUCH_S:  # first: where another one has taken over, this one decides nothing more
+                touched_s = now_s
+                self._endpoint.touch()
             commands.obey_all(deployment)
             deployment.replicas.look()
             deployment.judge()
             deployment.journal.flush()
-            now_s = time.monotonic()
-            if now_s - touched_s > TOUCH_S:
-                touched_s = now_s
-                with suppress(OSError):
-                    os.utime(self.site.endpoint_file)
             loading = any(replica.state == "loading" for replica in deployment.pool)
             if now_s - sampled_s > (LOADING_SAMPLE_S if loading else SAMPLE_S):
                 sampled_s = now_s
                 deployment.sample()
-        await self._leave()
-        server.stop()
-        return 0
 
     def _knows(self, header: str | None) -> bool:
         return shows(header, self.deployment.token) or shows(header, self.deployment.key)
 
-    def _bind(self) -> list[socket.socket]:
-        """Listen at the earlier gateway's port, else at the wanted port, else at any free one."""
-        before = self.site.endpoint().get("port", 0)
-        if before:
-            with suppress(OSError):
-                return bind_sockets(before, self.site.host, family=socket.AF_INET)
-        return bind_sockets(self.site.serve.port, self.site.host, family=socket.AF_INET)
+    def _open(self) -> None:
+        """Listen at the earlier gateway's ports, else at the wanted port, else at any free ones, and say where."""
+        before, host = self.site.endpoint(), socket.gethostbyname(self.site.asked_host)
+        encryption = self.site.encryption(host, GATEWAY, calls=False)
+        apart = encryption is not None or host != HOST
+        sockets = _listening(HOST, before.get("clients") or before.get("port", 0), self.site.serve.port)
+        clients = port = sockets[0].getsockname()[1]
+        self._listen(sockets)
+        if apart:
+            sockets = _listening(host, before.get("port", 0), 0)
+            port = sockets[0].getsockname()[1]
+            self._listen(sockets, encryption)
+        self._endpoint.announce(host, port, clients)
+        self.deployment.take_over(f"http://{HOST}:{clients}", os.getpid())
 
-    def _announce(self, address: tuple[str, int]) -> None:
-        host, port = address
-        record = {"host": host, "port": port, "pid": os.getpid()}
-        write_private(self.site.endpoint_file, json.dumps(record).encode())
-        self.deployment.take_over(f"http://{host}:{port}", os.getpid())
+    def _listen(self, sockets: list[socket.socket], encryption: ssl.SSLContext | None = None) -> None:
+        server = GuardedServer(routes.application(self.deployment), knows=self._knows, encryption=encryption)
+        server.add_sockets(sockets)
+        self._servers.append(server)
 
     async def _leave(self) -> None:
         """Answer requests in progress, end the replicas and journal the end."""
@@ -105,6 +124,14 @@ class Gateway:
         except StoreError:
             self.site.endpoint_file.unlink(missing_ok=True)
         deployment.journal.close()
+
+
+def _listening(host: str, before: int, wanted: int) -> list[socket.socket]:
+    """Sockets at an address: at the port of ``before`` where that is free, else at the wanted one, 0 for any."""
+    if before:
+        with suppress(OSError):
+            return bind_sockets(before, host, family=socket.AF_INET)
+    return bind_sockets(wanted, host, family=socket.AF_INET)
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,10 +32,13 @@ class JsonHandler(RequestHandler):
 class GuardedServer(HTTPServer):
     """Closes the oldest connection without a token where these occupy all places."""
 
-    def initialize(self, application: Application, knows: Knows) -> None:  # type: ignore[override]
+    def initialize(  # type: ignore[override]
+        self, application: Application, knows: Knows, encryption: ssl.SSLContext | None = None
+    ) -> None:
         """``knows(header)``: whether the Authorization header has a valid token."""
         super().initialize(
             _Listening(application, self._heard),
+            ssl_options=encryption,
             idle_connection_timeout=IDLE_S,
             max_body_size=REQUEST_LIMIT_BYTES,
             max_buffer_size=2 * REQUEST_LIMIT_BYTES,

@@ -16,6 +16,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from ..policy.serving import choose
 from ..system.processes import Activity
 from .connection import ReplicaConnections
+from .context import HOST
 
 
 @dataclass
@@ -44,11 +45,17 @@ class PooledReplica:
     error: dict[str, Any] | None = None
     activity: Activity | None = None  # its state when its silence began
     load: dict[str, float] = field(default_factory=dict)  # what its engine says of its requests
+    machine: str = ""  # the name of its host
 
-    def say(self, kind: str) -> None:
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this host, so that its process can be observed and ended."""
+        return self.host == HOST
+
+    def say(self, kind: str, **more: int) -> None:
         """Send the replica a message; ignored if it has gone."""
         with suppress(WebSocketClosedError):
-            self.link.write_message(json.dumps({"type": kind}))
+            self.link.write_message(json.dumps({"type": kind} | more))
 
 
 class QueueFull(Exception):

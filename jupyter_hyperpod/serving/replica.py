@@ -15,22 +15,25 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
+from ..core.errors import TrainingError
+from ..storage import endpoint
+from ..storage.endpoint import Endpoint
 from ..storage.environment import begin_with, go_on_with
-from . import models
 from .compute_thread import ComputeThread, aside
 from .context import (
     ANSWER_LIMIT_BYTES,
     AUTHORIZATION,
     CREATED,
     ENGINE_PATHS,
+    GATEWAY,
+    HOST,
     MODELS_PATH,
     REPLICA_PATH,
     REQUEST_ID,
@@ -39,9 +42,12 @@ from .context import (
 )
 from .external import ExternalEngine
 from .http_server import GuardedServer, JsonHandler
-from .models import InvalidRequest, Served, Task, new_task
+
+if TYPE_CHECKING:  # they import torch, which a replica with an engine can do without
+    from .models import Served, Task
 
 BEAT_S = 0.25
+LOOK_S = 1.0  # how often it is looked whether another gateway has taken over
 RECONNECT_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 GIVE_UP_S = 600.0
@@ -54,7 +60,9 @@ class ServingReplica:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.name = f"{site.node}.{os.getpid()}"
+        apart = site.asked_host != HOST  # there, another replica of this node may have the same pid later
+        born = f"{time.time_ns() // 1_000_000:x}." if apart else ""
+        self.name = f"{site.node}.{born}{os.getpid()}"
         self.key = site.pass_between()
         self.compute = ComputeThread()
         self.external = ExternalEngine(site) if site.serve.engine is not None else None
@@ -65,7 +73,7 @@ class ServingReplica:
         self.error: dict[str, Any] | None = None
         self.progress = (0, 0)
         self.stages = {"started": time.time()}
-        self.port = 0
+        self.host, self.port = "", 0
         self._leave = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -76,11 +84,7 @@ class ServingReplica:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGUSR1):
             loop.add_signal_handler(number, self.drain)
-        sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
-        self.port = sockets[0].getsockname()[1]
-        server = GuardedServer(application(self), knows=lambda header: shows(header, self.key))
-        server.add_sockets(sockets)
-        link = asyncio.create_task(self._keep_linked())
+        link = asyncio.create_task(self._take_part())
         loading = asyncio.create_task(self._load())
         await self._leave.wait()
         with suppress(TimeoutError):
@@ -103,7 +107,7 @@ class ServingReplica:
             if self.external is not None:
                 await self.external.begin(self._progressed, self._enter)
             else:
-                self.served = await aside(partial(models.load, self.site, self._progressed, self._enter))
+                self.served = await aside(self._loaded)
         except Exception as error:
             lines = traceback.format_exc().splitlines()
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -121,6 +125,11 @@ class ServingReplica:
             self.state, self.lost = "lost", True
             self._leave.set()
 
+    def _loaded(self) -> Served:
+        from . import models
+
+        return models.load(self.site, self._progressed, self._enter)
+
     def _progressed(self, done: int, total: int) -> None:
         self.progress = (done, total)
 
@@ -131,45 +140,83 @@ class ServingReplica:
     def facts(self) -> dict[str, Any]:
         """The replica's state for the gateway."""
         path = self.served.path if self.served else ""
-        me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
+        me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.host}
+        me |= {"machine": socket.gethostname()}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
         load = {"load": self.external.load} if self.external is not None else {}
         return me | now | load | {"port": self.port, "path": path, "stages": dict(self.stages)}
 
     # -- the gateway -------------------------------------------------------------------------------------------
 
+    async def _take_part(self) -> None:
+        """Listen for the gateway and stay connected to it, until the deployment has ended or no gateway comes."""
+        try:
+            await self._keep_linked()
+        except TrainingError as error:  # this host cannot encrypt
+            print(f"{self.name}: {error}", file=sys.stderr, flush=True)
+            self.lost = True
+        self.drain()
+
     async def _keep_linked(self) -> None:
         heard_s = time.monotonic()
         while time.monotonic() - heard_s < GIVE_UP_S:
-            endpoint = self.site.endpoint()
-            if "ended" in endpoint:
-                break
-            if (link := await self._connect(endpoint)) is not None:
-                await self._talk(link)
+            link = found = None
+            with suppress(OSError, ValueError):  # it is not there yet, or is being written
+                found = endpoint.read(self.site.endpoint_file)
+                if found is None:
+                    return
+                self._listen()
+                link = None if found.elsewhere else await self._connect(found)
+            if link is not None and found is not None:
+                await self._talk(link, found)
                 heard_s = time.monotonic()
             await asyncio.sleep(RECONNECT_S)
-        self.drain()
 
-    async def _connect(self, endpoint: dict[str, Any]) -> WebSocketClientConnection | None:
-        if "port" not in endpoint:
-            return None
-        url = f"ws://{endpoint['host']}:{endpoint['port']}{REPLICA_PATH}"
-        request = HTTPRequest(url, headers={AUTHORIZATION: self.key}, connect_timeout=CONNECT_TIMEOUT_S)
+    def _listen(self) -> None:
+        """Listen where the gateway reaches this node. Raises OSError, TrainingError where it cannot encrypt."""
+        if self.port:
+            return
+        host = self.site.host()
+        encryption = self.site.encryption(host, self.name, calls=False)
+        server = GuardedServer(application(self), knows=lambda header: shows(header, self.key), encryption=encryption)
+        sockets = bind_sockets(0, host, family=socket.AF_INET)
+        server.add_sockets(sockets)
+        self.host, self.port = host, sockets[0].getsockname()[1]
+
+    async def _connect(self, found: Endpoint) -> WebSocketClientConnection | None:
+        encryption = self.site.encryption(found.host, GATEWAY, calls=True)
+        url = f"{'wss' if encryption else 'ws'}://{found.host}:{found.port}{REPLICA_PATH}"
+        request = HTTPRequest(
+            url, headers={AUTHORIZATION: self.key}, connect_timeout=CONNECT_TIMEOUT_S, ssl_options=encryption
+        )
         try:
             return await websocket_connect(request)
         except (OSError, HTTPClientError, WebSocketClosedError):
             return None
 
-    async def _talk(self, link: WebSocketClientConnection) -> None:
+    async def _talk(self, link: WebSocketClientConnection, found: Endpoint) -> None:
         """Report every change to the gateway, and at least four times per second, until the gateway has gone."""
-        telling = asyncio.create_task(self._tell(link))
+        tasks = [asyncio.create_task(self._tell(link)), asyncio.create_task(self._leave_for_newer(link, found))]
         try:
             while (message := await link.read_message()) is not None:
-                if json.loads(message)["type"] == "end":
+                order = json.loads(message)
+                if order["type"] == "end":
                     self.drain()
+                elif order["type"] == "break":
+                    os.kill(os.getpid(), order["number"])
         finally:
-            telling.cancel()
+            for task in tasks:
+                task.cancel()
             link.close()
+
+    async def _leave_for_newer(self, link: WebSocketClientConnection, found: Endpoint) -> None:
+        """Hang up once another gateway has taken over: the connection to a lost host would stay open for long."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with suppress(OSError, ValueError):
+                if endpoint.read(self.site.endpoint_file) != found:
+                    link.close()
+                    return
 
     async def _tell(self, link: WebSocketClientConnection) -> None:
         with suppress(WebSocketClosedError):
@@ -238,6 +285,8 @@ class _Answer(JsonHandler):
             await self._answer(served)
 
     async def _answer(self, served: Served) -> None:
+        from .models import InvalidRequest, new_task
+
         headers = self.request.headers
         try:
             task = new_task(self.request.body, headers.get(REQUEST_ID, ""), headers.get(CREATED))

@@ -19,12 +19,13 @@ from typing import Any
 from tornado.websocket import WebSocketHandler
 
 from ..core.views import View
+from ..policy.membership import SILENT
 from ..policy.serving import SILENT_S, Limits, LoadReading, decide, patience_s, retire
 from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import activity
 from .connection import ReplicaConnections
-from .context import HOST, Site
+from .context import Site
 from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
@@ -150,10 +151,16 @@ class ReplicaManager:
     def _greet(self, facts: Mapping[str, Any], link: WebSocketHandler) -> PooledReplica:
         name, started_s = facts["replica"], facts["stages"]["started"]
         decided_s = self._decided_s.popleft() if name not in self._told and self._decided_s else started_s
-        line, known = ReplicaConnections(facts["host"], facts["port"]), self._pool.replicas.get(name)
-        if known is not None and known.line.address == line.address:
+        address, known = (facts["host"], facts["port"]), self._pool.replicas.get(name)
+        if known is not None and known.line.address == address:
             line = known.line  # it has reconnected: its requests in progress have to end if it is given up
+        else:
+            line = ReplicaConnections(*address, self._site.encryption(facts["host"], name, calls=True))
         replica = PooledReplica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
+        replica.machine = facts.get("machine", "") or socket.gethostname()
+        if not replica.here:  # its host is not known by its processes: the journal tells that it is there
+            joined = {"member": name, "node": replica.node, "pid": replica.pid, "host": replica.machine}
+            self._journal.write("member.joined", joined)
         replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
         self._pool.replicas[name] = replica
         return replica
@@ -185,12 +192,14 @@ class ReplicaManager:
             self._journal.write("warning.raised", {"text": text})
         elif not replica.retired:
             self._lost(replica, time.monotonic() if since_s is None else since_s)
+        if not replica.here and since_s is not None:
+            self._journal.write("member.lost", _silent(replica, time.monotonic() - since_s))
         if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
             self._decided_s.append(time.time())
         self.adjust()
 
     def _lost(self, replica: PooledReplica, since_s: float) -> None:
-        incident = f"r{replica.pid}"
+        incident = f"r{replica.pid if replica.here else replica.name}"
         others = len(self._pool.ready())
         self._missed[incident] = replica.node, bool(others)
         answers = "another one answers" if others == 1 else f"{others} others answer"
@@ -210,7 +219,7 @@ class ReplicaManager:
             if away_s > AWAY_S:  # this process stood still itself and has not read the reports yet
                 replica.heard_s = min(now_s, replica.heard_s + away_s)
             if self._hangs(replica, now_s - replica.heard_s):
-                if replica.host == HOST:  # on this host; its pid is not reused, because its link is open
+                if replica.here:  # its pid is not reused, because its link is open
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(replica.pid, signal.SIGKILL)
                 replica.line.cut()  # nothing else ends the requests to an unreachable host
@@ -221,7 +230,7 @@ class ReplicaManager:
         if silent_s < SILENT_S / 2:
             replica.activity = None
             return False
-        now = activity(replica.pid) if replica.host == HOST else None
+        now = activity(replica.pid) if replica.here else None
         before = replica.activity = replica.activity or now
         computes = now is not None and before is not None and now.ticks > before.ticks
         stopped = now is not None and now.stopped
@@ -235,9 +244,9 @@ class ReplicaManager:
         gained = {replica.name for replica in ready} - set(self._members)
         self._members = [replica.name for replica in ready]
         self.generation += 1
-        host = socket.gethostname()
         members = [
-            {"member": r.name, "node": r.node, "rank": rank, "pid": r.pid, "host": host} for rank, r in enumerate(ready)
+            {"member": r.name, "node": r.node, "rank": rank, "pid": r.pid, "host": r.machine}
+            for rank, r in enumerate(ready)
         ]
         record = {"generation": self.generation, "members": members, "spares": [], "target": self.target}
         self._journal.write("generation.formed", record | {"reason": f"{len(ready)} of {self.target} replicas answer"})
@@ -249,6 +258,12 @@ class ReplicaManager:
             self._say(incident, "replaced", node, f"the replica on {place} has taken its place")
             if not resumed:
                 self._say(incident, "resumed", node, f"{len(ready)} of {self.target} replicas answer")
+
+
+def _silent(replica: PooledReplica, silent_s: float) -> dict[str, Any]:
+    """What is journaled of a replica whose host says nothing any more."""
+    detail = f"it gave no sign of life for {silent_s:.1f} s"
+    return {"member": replica.name, "node": replica.node, "rank": None, "cause": SILENT, "detail": detail}
 
 
 _STAGES = {

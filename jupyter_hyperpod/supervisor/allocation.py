@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -145,9 +144,14 @@ class Allocation:
         elements = [one.element for one in known]
         places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name)) for one in known]
         minimum = min(entry.spec.start_minimum, entry.target)
-        rests = now_s < self.ledger.rest_until_s
         decision = decide(
-            wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec), rests, self._title
+            wanted(entry.spec, entry.target),
+            places,
+            minimum,
+            _deadline_s(entry.spec),
+            now_s < self.ledger.rest_until_s,
+            self._title,
+            alike=entry.spec.serve is not None,
         )
         self._report_waiting(elements)
         self._report_no_nodes(elements)
@@ -192,6 +196,7 @@ class Allocation:
             leaving=element.name in self._sent_away,
             held=scheduler.held(element, seen.requeued),
             silent_s=silent_s,
+            ready=self.entry.spec.serve is None or not self.ledger.presence.members.isdisjoint(element.names),
         )
 
     def _avoid(self, part: str, offenders: Collection[str]) -> tuple[str, ...]:
@@ -305,9 +310,7 @@ class Allocations:
 
 
 def _deadline_s(spec: JobSpec) -> float:
-    """How long a node that runs may take to join; replicas of a deployment join a gateway, in their own time."""
-    if spec.serve is not None:
-        return math.inf
+    """How long a node that runs may take to join. A replica joins before it has loaded its model."""
     options = spec.backend_options
     return parse_duration(options[STARTUP_DEADLINE]) if STARTUP_DEADLINE in options else DEADLINE_S
 

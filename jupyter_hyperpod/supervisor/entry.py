@@ -25,7 +25,7 @@ from .coordinator_watchdog import CoordinatorHeartbeat
 from .launch import launch_plan
 from .reconcile import JobFacts, ProcessFailures
 
-WRITER, COORDINATOR = "supervisor", "coordinator"
+WRITER, COORDINATOR, GATEWAY = "supervisor", "coordinator", "gateway"
 ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12

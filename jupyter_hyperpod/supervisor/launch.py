@@ -19,8 +19,8 @@ from ..system.processes import identify
 
 AGENT = "jupyter_hyperpod.runtime.agent.main"
 HEAD = "jupyter_hyperpod.runtime.coordinator.main"
-REPLICA = "jupyter_hyperpod.serving.replica"
-GATEWAY = "jupyter_hyperpod.serving.gateway"
+SERVING = "jupyter_hyperpod.serving"
+REPLICA, GATEWAY = f"{SERVING}.replica", f"{SERVING}.gateway"
 SUCCEED, SINCE, TAKE_OVER = "--succeed", "--since", "--take-over"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
@@ -32,6 +32,7 @@ PRELOAD = (
     "jupyter_hyperpod.runtime.session.session",
     "jupyter_hyperpod.runtime.data.tokens",
     REPLICA,
+    f"{SERVING}.models",  # which a replica imports where it has no engine
     GATEWAY,
     "jupyter_hyperpod.loader.read.s3:signing",
 )

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from ..backends.types import Element, ElementPhase
 from ..policy.membership import NODE_GONE
 from ..storage.journal_search import Search, read_kinds
 from ..storage.store import write_private
-from .entry import COORDINATOR, ENDPOINT, WRITER, JobEntry
+from .entry import COORDINATOR, ENDPOINT, GATEWAY, WRITER, JobEntry
 from .reconcile import QUICK_LIMIT
 
 FAILED_STARTS = 2  # once can be chance
@@ -24,21 +24,29 @@ BEFORE_S = 5.0  # by so much a queue may be older than what was journaled of it
 
 
 class Presence:
-    """Which nodes have joined the job and which were lost, by its coordinator's events; times since the Unix epoch.
+    """Which nodes have joined the job and which were lost, by its head's events; times since the Unix epoch.
 
-    ``lost_s``: when each node was lost that has not joined again. ``joined_s``: when each joined last.
+    ``lost_s``: when each node was lost that has not joined again. ``joined_s``: when each joined last. ``working_s``:
+    when each was of use last, in a deployment as one of those that answer. ``members``: those that answer now.
     """
 
     def __init__(self, entry: JobEntry) -> None:
-        self._search = Search(entry.job.events, ("member.lost", "member.joined"), COORDINATOR)
+        self._deployed = entry.spec.serve is not None
+        kinds = ("member.lost", "member.joined", *(("generation.formed",) if self._deployed else ()))
+        self._search = Search(entry.job.events, kinds, GATEWAY if self._deployed else COORDINATOR)
+        self.members: set[str] = set()
         self.lost_s: dict[str, float] = {}
         self.joined_s: dict[str, float] = {}
+        self.working_s: dict[str, float] = {} if self._deployed else self.joined_s
 
     def poll(self, budget_s: float = math.inf) -> bool:
         """Read new events for a limited time; False where more are left."""
         found = self._search.poll(budget_s)
         for event in found or ():
-            if event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
+            if event.kind == "generation.formed":
+                self.members = {member["node"] for member in event.data["members"]}
+                self.working_s |= dict.fromkeys(self.members, event.time_s)
+            elif event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
                 self.lost_s[event.data["node"]] = event.time_s
             elif event.kind == "member.joined":
                 self.joined_s[event.data["node"]] = event.time_s
@@ -109,8 +117,15 @@ class Ledger:
 
     def _heard(self, seen: Seen) -> bool:
         """The job's coordinator has heard of an element since it began."""
-        joined_s = self.presence.joined_s
-        return any(joined_s.get(node, -math.inf) >= seen.idle_s for node in seen.element.names)
+        return self._is_in(self.presence.joined_s, seen)
+
+    def _has_worked(self, seen: Seen) -> bool:
+        """It was of use since it began."""
+        return self._is_in(self.presence.working_s, seen)
+
+    @staticmethod
+    def _is_in(times_s: Mapping[str, float], seen: Seen) -> bool:
+        return any(times_s.get(node, -math.inf) >= seen.idle_s for node in seen.element.names)
 
     def lost(self, now_s: float) -> dict[str, float]:
         """Elements that run where the job has lost the node -> seconds since then."""
@@ -203,7 +218,7 @@ class Ledger:
         self.presence.poll()
         name, node = seen.element.name, seen.element.node
         failed = seen.element.phase is ElementPhase.FAILED and name not in self.dismissed
-        if self._heard(seen):
+        if self._has_worked(seen):
             self._failed_starts.pop(node, None)
         elif failed and node and self._works():
             self._count_failed_start(seen.element, now_s)
@@ -213,9 +228,10 @@ class Ledger:
 
     def _works(self) -> bool:
         """Whether the job itself can run: a node has joined since the last failure, or runs it now."""
-        if max(self.presence.joined_s.values(), default=-math.inf) >= self._failed_s:
+        if max(self.presence.working_s.values(), default=-math.inf) >= self._failed_s:
             return True
-        return any(other.element.phase is ElementPhase.RUNNING and self._heard(other) for other in self.seen.values())
+        running = (other for other in self.seen.values() if other.element.phase is ElementPhase.RUNNING)
+        return any(self._has_worked(other) for other in running)
 
     def _count_failed_start(self, element: Element, now_s: float) -> None:
         """It is the node: the job goes on without it, and tries it less and less often where there is no other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
 from contextlib import suppress
@@ -27,6 +28,11 @@ def own_address(asked: str, endpoint: Path) -> str:
             return str(probe.getsockname()[0])
     except (ValueError, LookupError, TypeError) as error:
         raise OSError(f"{endpoint} names no coordinator: {error}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one of this host alone. Raises ValueError for what is no address."""
+    return ipaddress.ip_address(address).is_loopback
 
 
 def is_exposed(port: int) -> bool:

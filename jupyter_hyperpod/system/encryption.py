@@ -60,9 +60,17 @@ def encrypted(sock: socket.socket, secret: bytes, transcript: bytes, *, calls: b
     The key is bound to `transcript`, so that two connections cannot be spliced. Raises TrainingError where this host
     cannot encrypt, OSError.
     """
-    check_encryption()
-    context = _context(secret, transcript, calls=calls)
+    context = encryption_context(secret, transcript, calls=calls)
     return context.wrap_socket(sock, server_side=not calls, do_handshake_on_connect=False)
+
+
+def encryption_context(secret: bytes, transcript: bytes, *, calls: bool) -> ssl.SSLContext:
+    """The same for a library that connects and accepts by itself, for connections to one address.
+
+    Raises TrainingError where this host cannot encrypt, OSError.
+    """
+    check_encryption()
+    return _context(secret, transcript, calls=calls)
 
 
 @functools.cache

@@ -112,3 +112,20 @@ def test_afterwards_each_part_has_what_it_wants(
     done = [replace(p, leaving=p.leaving or p.name in step.send_away) for p in found]
     done = [p for p in done if p.name not in (*step.give_back, *step.give_up)]
     assert decide(wish, [*done, *new], minimum).value == AllocationStep({}), "asked again, it has nothing more to say"
+
+
+def test_nodes_of_a_deployment_stand_for_each_other() -> None:
+    """Whoever releases nodes does not know their parts: a base node is not requested where an elastic one is over."""
+    left = [WHOLE[2], replace(WHOLE[2], name="2_2", node="n4")]
+    wish = {"base": 1, "elastic": 1}
+    assert decide(wish, left, minimum=1).value == AllocationStep({"base": 1})
+    assert decide(wish, left, minimum=1, alike=True).value == AllocationStep({})
+    assert decide({"base": 2, "elastic": 1}, left, minimum=1, alike=True).value == AllocationStep({"base": 1})
+    waits = [WHOLE[2], replace(WHOLE[3], name="2_2")]
+    assert decide(wish, waits, minimum=1, alike=True).value == AllocationStep({"base": 1}, give_back=("2_2",))
+
+
+def test_a_node_out_of_service_waits_for_others_that_are_ready() -> None:
+    places = [replace(WHOLE[0], drain="bad disk"), replace(WHOLE[1], ready=False)]
+    assert decide({"base": 1}, places, minimum=1).value == AllocationStep({})
+    assert decide({"base": 1}, [places[0], WHOLE[1]], minimum=1).value == AllocationStep({}, send_away=("1_0",))

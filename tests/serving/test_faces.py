@@ -14,9 +14,10 @@ import pytest
 from benchmarks.kept import Kept
 from benchmarks.serving import replicas as benchmark
 from jupyter_hyperpod import cli
-from jupyter_hyperpod.control import deploy, jobs
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES
+from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
@@ -76,15 +77,15 @@ def test_bad_use_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> No
     assert "there is no model at" in capsys.readouterr().err
 
 
-def test_another_place_than_the_local_cluster_is_refused_and_the_page_says_so(
-    store: Store, decoder: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_run_elsewhere_is_refused_and_the_page_says_so(
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["serve", str(decoder), "--backend", "slurm"])
-    assert "unrecognized arguments: --backend slurm" in capsys.readouterr().err
-    with pytest.raises(SpecError, match="not an option of a deployment: backend"):
-        deploy.serve(store, str(decoder), backend="slurm")
-    assert "Deployments run on the local cluster only: `serve` has no `--backend`" in PAGE.read_text()
+    assert cli.main(["serve", "--slurm", "partition=train"]) == 2
+    assert "--slurm needs a MODEL" in capsys.readouterr().err
+    pod = {"image": "i", "host-path": "/x", "head": "pod"}
+    with pytest.raises(SpecError, match="a deployment cannot have its head in a pod"):
+        JobSpec("s", "0" * 64, backend="kubernetes", kubernetes=pod, serve=ServeSpec("m"))
+    assert "`--kubernetes head=pod` is refused" in PAGE.read_text()
 
 
 @pytest.mark.slow

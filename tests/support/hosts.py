@@ -144,12 +144,8 @@ class Hosts:
     @contextmanager
     def joined(self, host: str) -> Iterator[None]:
         """This thread, and threads and processes that it starts meanwhile, are in the network of a host."""
-        with open("/proc/thread-self/ns/net") as own, open(f"/proc/{self.pid(host)}/ns/net") as theirs:
-            _enter(theirs.fileno())
-            try:
-                yield
-            finally:
-                _enter(own.fileno())
+        with in_network(self.pid(host)):
+            yield
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL for a command that `start` has started, and wait for its end."""
@@ -194,6 +190,17 @@ class Hosts:
         )
         if done.returncode:
             raise ClusterError(f"{command} {text!r}: {done.stderr}")
+
+
+@contextmanager
+def in_network(pid: int) -> Iterator[None]:
+    """This thread, and threads and processes that it starts meanwhile, are in the network of a process."""
+    with open("/proc/thread-self/ns/net") as own, open(f"/proc/{pid}/ns/net") as theirs:
+        _enter(theirs.fileno())
+        try:
+            yield
+        finally:
+            _enter(own.fileno())
 
 
 def _enter(network: int) -> None:

@@ -19,7 +19,7 @@ class SlurmBackend:
     """See `backends.base.Backend`."""
 
     title = "SLURM"
-    capabilities = Capabilities()
+    capabilities = Capabilities(serves=True)
     advice = "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
     list_command = "sinfo"
 

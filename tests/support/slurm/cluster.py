@@ -328,7 +328,7 @@ class Testbed:
                 "link add switch type bridge stp_state 0 forward_delay 0",
                 f"addr add {address(0)}/24 dev switch",
             ]
-            return self._ip(node, *commands, "link set switch up")
+            return self._ip(node, *commands, "link set switch up", "link set lo up")
         index = [*self.nodes, *self.logins].index(node) + 1
         with_peer = f"link add {node} type veth peer name eth0 netns {self.pid(node)}"
         try:
@@ -336,7 +336,7 @@ class Testbed:
         except ClusterError:  # the namespace that was switched off has not been taken down yet
             self._ip(CONTROLLER, f"link delete {node}", with_peer)
         self._ip(CONTROLLER, f"link set {node} master switch up")
-        self._ip(node, f"addr add {address(index)}/24 dev eth0", "link set eth0 up")
+        self._ip(node, f"addr add {address(index)}/24 dev eth0", "link set eth0 up", "link set lo up")
 
     def _children(self, node: str) -> list[str]:
         process = self._up[node]
