@@ -25,19 +25,24 @@ ACTIONS = {
     "role": "print YAML for kubectl apply",
     "image": "write a Dockerfile",
     "eks": "write what makes a cluster",
+    "cluster": "the same as eks",
     "apply": "make what is ours in the cluster",
     "remove": "take it away",
+    "chart": "write it as a chart for helm",
 }
 # which action an option belongs to; what is not here belongs to all
 OWNERS = {
-    **dict.fromkeys(("account", "user", "group", "remedies"), ("role", "apply")),
-    **dict.fromkeys(("health", "health_python", "health_path", "health_recovery", "health_kernel_log"), ("apply",)),
+    **dict.fromkeys(("account", "user", "group", "remedies"), ("role", "apply", "chart")),
+    **dict.fromkeys(
+        ("health", "health_python", "health_path", "health_recovery", "health_kernel_log"), ("apply", "chart")
+    ),
     **dict.fromkeys(("here", "device", "base", "uid", "hashes"), ("image",)),
     **dict.fromkeys(("region", "zones", "volume"), ("eks",)),
-    **dict.fromkeys(("name", "output"), ("image", "eks")),
+    "name": ("image", "eks"),
+    "output": ("image", "eks", "chart"),
     "dry_run": ("apply", "remove"),
-    "nodes": ("check", "eks", "apply"),
-    "namespace": ("check", "role", "eks", "apply", "remove"),
+    "nodes": ("check", "eks", "apply", "chart"),
+    "namespace": ("check", "role", "eks", "apply", "remove", "chart"),
     "context": ("check", "role", "apply", "remove"),
 }
 TONES = {PASSED: "good", FAILED: "bad", SKIPPED: "warn"}
@@ -51,16 +56,25 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     )
     add("name", nargs="?", metavar="NAME", help="image: a job's id or name; eks: the name of the cluster")
     add("--context", metavar="NAME", default="", help="a context of the kubeconfig (default: the current one)")
-    add("--namespace", metavar="NAME", default="", help="where jobs are to run (default: the context's)")
-    told = f"check: how many nodes a job is to have (default: 1); eks, and queues of apply: {node_groups.FORM}"
+    add(
+        "--namespace",
+        metavar="NAME",
+        default="",
+        help="where jobs are to run (default: the context's; eks, chart: hyperpod)",
+    )
+    told = (
+        f"check: how many nodes a job is to have (default: 1); eks, and queues of apply and chart: {node_groups.FORM}"
+    )
     add("--nodes", action="extend", nargs="+", metavar="N", help=told)
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument(
-        "--account", metavar="NAME", help="role, apply: for a service account of the namespace (default: default)"
+        "--account",
+        metavar="NAME",
+        help="role, apply, chart: for a service account of the namespace (default: default)",
     )
-    whom.add_argument("--user", metavar="NAME", help="role, apply: for a user")
-    whom.add_argument("--group", metavar="NAME", help="role, apply: for a group")
-    add("--remedies", action="store_true", help="role, apply: also allow it to take broken nodes out of service")
+    whom.add_argument("--user", metavar="NAME", help="role, apply, chart: for a user")
+    whom.add_argument("--group", metavar="NAME", help="role, apply, chart: for a group")
+    add("--remedies", action="store_true", help="role, apply, chart: also allow it to take broken nodes out of service")
     add("--dry-run", action="store_true", help="apply, remove: show what would change, and change nothing")
     verbs.add_health_options(parser)
     verbs.add_image_options(parser)
@@ -71,19 +85,21 @@ def run_setup(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     """Run ``setup`` and return the exit status: 1 where `check` finds that jobs cannot run. Raises ClusterError."""
     from ..backends.kubernetes.kubeconfig import NAMESPACE, read_access
 
+    action = "eks" if options.action == "cluster" else options.action
     for option, actions in OWNERS.items():
-        if getattr(options, option) not in (None, "", False) and options.action not in actions:
+        if getattr(options, option) not in (None, "", False) and action not in actions:
             shown = repr(options.name) if option == "name" else f"--{option.replace('_', '-')}"
             raise SpecError(f"{shown} belongs to `setup {'` and `setup '.join(actions)}`")
-    if options.action == "image":
+    if action == "image":
         return _show(verbs.run_image(options, store, terminal.note), options, terminal)
     if options.namespace and not NAMESPACE.fullmatch(options.namespace):
         raise SpecError(f"--namespace is {options.namespace[:80]!r}; expected small letters, digits and -")
-    if options.action == "eks":
-        return _show(verbs.run_eks(options), options, terminal)
-    if options.action == "role":
+    if action in ("eks", "chart"):
+        run = verbs.run_eks if action == "eks" else verbs.run_chart
+        return _show(run(options), options, terminal)
+    if action == "role":
         return _role(options, terminal)
-    if options.action in ("apply", "remove"):
+    if action in ("apply", "remove"):
         return _change(options, terminal)
     nodes = " ".join(options.nodes or ["1"])
     if not nodes.isdecimal() or not 1 <= int(nodes[:9]):

@@ -109,9 +109,17 @@ def subject(namespace: str, account: str = "", user: str = "", group: str = "") 
     return {"kind": "ServiceAccount", "name": account or "default", "namespace": namespace}
 
 
-def as_yaml(made: Sequence[dict[str, Any]]) -> str:
-    """Manifests as text for `kubectl apply -f -`."""
-    return str(yaml.safe_dump_all(made, sort_keys=False))
+def as_yaml(made: Sequence[dict[str, Any]], quoted: str = "") -> str:
+    """Manifests as text for `kubectl apply -f -`; what contains ``quoted`` is on one line, in quotes."""
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        def represent_str(self, text: str) -> Any:
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted in text else None)
+
+    if not quoted:
+        return str(yaml.safe_dump_all(made, sort_keys=False))
+    Dumper.add_representer(str, Dumper.represent_str)
+    return str(yaml.dump_all(made, Dumper=Dumper, sort_keys=False, width=10_000))
 
 
 def _role(kind: str, name: str, rights: Sequence[Right], namespace: str) -> dict[str, Any]:

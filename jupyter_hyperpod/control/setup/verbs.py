@@ -1,6 +1,6 @@
-"""``setup image`` and ``setup eks``: from a job, from here, or from what a person names, to a folder.
+"""``setup image``, ``setup eks``, ``setup chart``: from a job, from here, or from what a person names, to a folder.
 
-Also the options by which ``setup apply`` is told of health agents.
+Also the options by which ``setup apply`` and ``setup chart`` are told of health agents.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ... import __version__
 from ...core.errors import SpecError
 from ...core.health import RECOVERIES
 from ...core.units import plural
 from ...storage.store import Store
 from ..parity import environment_verbs, requirements
 from ..text_tables import Answer
-from . import eks, image, node_groups, volumes
+from . import chart, eks, image, node_groups, volumes
 from .bases import CPU, DEVICES
 from .folder import write_folder
 from .health_objects import HealthAgents
@@ -31,7 +32,12 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``setup image``."""
     add = parser.add_argument
     add("--here", action="store_true", help="image: of the environment here, not of a job")
-    add("-o", "--output", metavar="DIR", help="image, eks: the folder that is written (default: image-JOB, eks-NAME)")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="image, eks, chart: the folder that is written (default: image-JOB, eks-NAME, chart)",
+    )
     add("--device", choices=DEVICES, help="image: for what it is (default: by the packages and GPUs)")
     add("--base", metavar="IMAGE", help="image: begin with this image, which has the right Python and pip")
     add("--uid", type=int, metavar="N", help=f"image: the user that it runs as (default: {image.UID})")
@@ -49,12 +55,25 @@ def add_eks_options(parser: argparse.ArgumentParser) -> None:
 def add_health_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the health agents that ``setup apply`` makes."""
     add = parser.add_argument
-    add("--health", metavar="IMAGE", help="apply: a health agent on every node, of an image that has this package")
-    add("--health-python", metavar="PATH", help="apply: the Python of that image (default: the path of this one)")
-    add("--health-path", action="append", metavar="DIR", help="apply: a directory of the nodes that agents need, too")
-    recovery = f"apply: NodeRecovery of the agents (default: {RECOVERIES[0]})"
+    add(
+        "--health",
+        metavar="IMAGE",
+        help="apply, chart: a health agent on every node, of an image that has this package",
+    )
+    add(
+        "--health-python", metavar="PATH", help="apply, chart: the Python of that image (default: the path of this one)"
+    )
+    add(
+        "--health-path",
+        action="append",
+        metavar="DIR",
+        help="apply, chart: a directory of the nodes that agents need, too",
+    )
+    recovery = f"apply, chart: NodeRecovery of the agents (default: {RECOVERIES[0]})"
     add("--health-recovery", choices=RECOVERIES, help=recovery)
-    log = "apply: agents read the kernel's log itself, not only /var/log, for which their pods get all privileges"
+    log = (
+        "apply, chart: agents read the kernel's log itself, not only /var/log, for which their pods get all privileges"
+    )
     add("--health-kernel-log", action="store_true", help=log)
 
 
@@ -100,6 +119,29 @@ def run_eks(options: argparse.Namespace) -> Answer:
     answer = {"name": wish.name, "folder": str(folder.absolute()), "files": list(files), "written": written}
     groups = [{"type": one.type, "count": one.count, "market": one.market, **one.amounts()} for one in wish.groups]
     return Answer({**answer, "nodes": groups, "unverified": eks.UNVERIFIED}, lines=lines)
+
+
+def run_chart(options: argparse.Namespace) -> Answer:
+    """Write a chart for helm. Raises SpecError or StoreError."""
+    wish = chart.ChartWish(
+        options.namespace or eks.NAMESPACE,
+        {kind: getattr(options, kind) or "" for kind in ("account", "user", "group")},
+        options.remedies,
+        node_groups.parse(options.nodes or ()),
+        agents_of(options),
+    )
+    files = chart.render(wish, __version__)
+    folder = Path(options.output or "chart")
+    written = write_folder(folder, files)
+    count = len(wish.objects())
+    lines = [f"{folder}: a chart of {plural(count, 'object')} for the namespace {wish.namespace}"]
+    lines += [] if written else ["all of its files were there already, the same"]
+    lines += [
+        "not verified with helm: tests show only that it is what `setup apply` makes, filled in with its values",
+        f"install it: helm install {chart.NAME} {folder}; use either this or `setup apply`, not both",
+    ]
+    answer = {"namespace": wish.namespace, "folder": str(folder.absolute()), "files": list(files), "written": written}
+    return Answer({**answer, "objects": count, "unverified": chart.UNVERIFIED}, lines=lines)
 
 
 def _nodes(groups: Sequence[node_groups.NodeGroup]) -> str:
