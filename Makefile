@@ -142,7 +142,7 @@ endef
 
 # Python and TypeScript at the same time, one core each; what TypeScript said comes after what Python said.
 .PHONY: check
-check: install  ## lint, types, layers, policies, folds: within a minute
+check: install  ## lint, types, translations, layers, policies, folds: within a minute
 	@started=$$SECONDS; said=$$(mktemp -t hyperpod-check.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
 	$(MAKE) check-js >"$$said" 2>&1 & js=$$!; \
 	$(MAKE) check-python || status=1; wait $$js || status=1; cat "$$said"; \
@@ -152,6 +152,7 @@ check: install  ## lint, types, layers, policies, folds: within a minute
 check-python: install
 	$(call step,ruff,ruff check --quiet .)
 	$(call step,mypy,mypy)
+	$(call step,translations,python -m translations --check)
 	$(call step,layers$(comma) policies$(comma) folds,python -m pytest -q -m "not slow" $(CHECKED_PYTHON))
 check-js: install
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
@@ -186,9 +187,10 @@ soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soo
 	$(call step,random faults on SLURM,python tests/leaks.py jupyter hyperpod bench slurm-soak minutes=$${MINUTES:-5} every_s=0)
 
 .PHONY: lint
-lint: install  ## ruff, mypy, tsc, eslint, prettier
+lint: install  ## ruff, mypy, translations, tsc, eslint, prettier
 	$(call step,ruff,ruff check .)
 	$(call step,mypy,mypy)
+	$(call step,translations,python -m translations --check)
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 # Tests run in lanes beside each other, because they often wait: for members, servers and schedulers. The last lane of
@@ -227,6 +229,10 @@ test-browser: install system-all ui-tests/node_modules/.stamp  ## drive JupyterL
 .PHONY: golden
 golden: install  ## fold the golden journals again, after the views were changed on purpose
 	@$(VENV)/bin/python tests/journals/regenerate.py
+
+.PHONY: translations
+translations: install  ## take new texts of the JupyterLab extension into the catalogues; says what has no translation
+	$(call step,translations,python -m translations)
 
 .PHONY: format
 format: install  ## put Python and TypeScript in their common form

@@ -177,10 +177,7 @@ const sidebar = view(
       describedBy: { args: null },
       execute: () => app.shell.activateById(widget.id)
     });
-    launcher?.add({
-      command: CommandIDs.showPanel,
-      category: shared.trans.__('Other')
-    });
+    launcher?.add({ command: CommandIDs.showPanel });
   }
 );
 
@@ -330,10 +327,7 @@ const planner = view(
         });
       }
     });
-    launcher?.add({
-      command: CommandIDs.openPlanner,
-      category: shared.trans.__('Other')
-    });
+    launcher?.add({ command: CommandIDs.openPlanner });
     void restorer?.restore(tracker, {
       command: CommandIDs.openPlanner,
       name: () => 'planner'

@@ -313,7 +313,7 @@ function RangeChoice(props: {
         title={trans.__('Show the whole axis; so does a double click')}
         onClick={() => onChange({ ...view, range: null })}
       >
-        {trans.__('All')}
+        {trans._p('axis', 'All')}
       </Button>
     </span>
   );

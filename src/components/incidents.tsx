@@ -7,7 +7,7 @@ import type { IIncident } from '../model/views';
 import { useNow, useShared } from './context';
 
 /** The word for a stage of an incident. */
-function stageLabel(stage: string, trans: TranslationBundle): string {
+export function stageLabel(stage: string, trans: TranslationBundle): string {
   const labels: Record<string, string> = {
     detected: trans.__('Detected'),
     diagnosed: trans.__('Diagnosed'),

@@ -26,6 +26,18 @@ export function stateLabel(state: string, trans: TranslationBundle): string {
   return Object.hasOwn(labels, state) ? labels[state] : state;
 }
 
+/** The word for the state of a mount. */
+export function mountLabel(state: string, trans: TranslationBundle): string {
+  const labels: Record<string, string> = {
+    ready: trans.__('Ready'),
+    remote: trans.__('Ready'),
+    detached: trans.__('Not mounted'),
+    hangs: trans.__('Hangs'),
+    broken: trans.__('Broken')
+  };
+  return Object.hasOwn(labels, state) ? labels[state] : state;
+}
+
 export function StateChip(props: {
   state: string;
   trans: TranslationBundle;

@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import type { IMount } from '../api';
 import { useShared } from '../components/context';
+import { mountLabel } from '../components/parts';
 import { problems } from './choice';
 import { Frame, NumberField, TextField, TickField } from './fields';
 import type { IQuestion } from './form';
@@ -114,7 +115,9 @@ function Mounts({ asked }: { asked: Promise<IMount[]> }): JSX.Element {
             />
             {mount.name}
             {!(mount.state in MOUNT) && (
-              <span className="jp-Hp-small">{mount.state}</span>
+              <span className="jp-Hp-small">
+                {mountLabel(mount.state, trans)}
+              </span>
             )}
           </li>
         ))}

@@ -44,7 +44,7 @@ export class RunActions {
       label: trans.__('Tag'),
       items: [...known],
       editable: true,
-      okLabel: trans.__('Tag')
+      okLabel: trans._p('verb', 'Tag')
     });
     const add = (answer.value ?? '').split(/[\s,]+/).filter(Boolean);
     if (answer.button.accept && add.length) {
@@ -55,10 +55,9 @@ export class RunActions {
   async archive(runs: readonly IRun[]): Promise<boolean> {
     const { trans } = this._shared;
     const sure = await this._sure(
-      this._title(runs, trans.__('Archive %1?'), [
-        'Archive %1 run?',
-        'Archive %1 runs?'
-      ]),
+      runs.length === 1
+        ? trans.__('Archive %1?', runs[0].name)
+        : trans._n('Archive %1 run?', 'Archive %1 runs?', runs.length),
       trans.__(
         'They leave the lists, and everything is kept. The filter is:archived shows them, and from there they can be brought back.'
       ),
@@ -75,10 +74,9 @@ export class RunActions {
   async delete(runs: readonly IRun[]): Promise<boolean> {
     const { trans, model } = this._shared;
     const sure = await this._sure(
-      this._title(runs, trans.__('Delete %1?'), [
-        'Delete %1 run?',
-        'Delete %1 runs?'
-      ]),
+      runs.length === 1
+        ? trans.__('Delete %1?', runs[0].name)
+        : trans._n('Delete %1 run?', 'Delete %1 runs?', runs.length),
       trans.__(
         'Journal, output, specification and code are removed for good. Checkpoints elsewhere stay.'
       ),
@@ -86,16 +84,6 @@ export class RunActions {
       true
     );
     return sure && (await this._ask(runs, ids => model.api.deleteRuns(ids)));
-  }
-
-  private _title(
-    runs: readonly IRun[],
-    one: string,
-    many: [string, string]
-  ): string {
-    return runs.length === 1
-      ? one.replace('%1', runs[0].name)
-      : this._shared.trans._n(...many, runs.length);
   }
 
   private async _sure(

@@ -43,10 +43,7 @@ export const runs: JupyterFrontEndPlugin<void> = {
         return reveal(app, tracker, widget, 'Runs', { runs: true });
       }
     });
-    launcher?.add({
-      command: CommandIDs.openRuns,
-      category: trans.__('Other')
-    });
+    launcher?.add({ command: CommandIDs.openRuns });
     void restorer?.restore(tracker, {
       command: CommandIDs.openRuns,
       name: () => 'runs'

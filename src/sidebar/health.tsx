@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
+import { stageLabel } from '../components/incidents';
 import { formatDuration } from '../format';
 import type { IClusterView, IDevices, IFinding } from '../model/views';
 
@@ -52,8 +53,8 @@ export function NodeHealth(props: {
           {incident.stages
             .map(stage =>
               stage.took_s === null
-                ? stage.stage
-                : `${stage.stage} +${formatDuration(stage.took_s)}`
+                ? stageLabel(stage.stage, trans)
+                : `${stageLabel(stage.stage, trans)} +${formatDuration(stage.took_s)}`
             )
             .join(' → ')}
         </p>

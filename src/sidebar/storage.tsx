@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import { ApiError, IMount } from '../api';
 import { useShared, useTopics } from '../components/context';
-import { Button, Section, StateChip } from '../components/parts';
+import { Button, mountLabel, Section, StateChip } from '../components/parts';
 import { formatBytes } from '../format';
 
 /** Mounts change rarely, and each request to a mount costs a process on the server. */
@@ -72,13 +72,6 @@ export function StorageSection(): JSX.Element {
 function Mount({ mount }: { mount: IMount }): JSX.Element {
   const { actions, trans } = useShared();
   const { total_bytes: total, free_bytes: free } = mount;
-  const labels: Record<string, string> = {
-    ready: trans.__('Ready'),
-    remote: trans.__('Ready'),
-    detached: trans.__('Not mounted'),
-    hangs: trans.__('Hangs'),
-    broken: trans.__('Broken')
-  };
   return (
     <div className="jp-Hp-mount">
       <div className="jp-Hp-row">
@@ -95,7 +88,7 @@ function Mount({ mount }: { mount: IMount }): JSX.Element {
         <span className="jp-Hp-right">
           <StateChip
             state={mount.state}
-            label={labels[mount.state]}
+            label={mountLabel(mount.state, trans)}
             trans={trans}
             title={mount.reason}
           />

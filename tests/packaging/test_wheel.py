@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tarfile
+import urllib.error
+import urllib.request
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support import free_port
 
 TREE = Path(__file__).resolve().parents[2]
 VERSION = json.loads((TREE / "package.json").read_text())["version"]
@@ -67,6 +74,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         "jupyter_hyperpod/py.typed",
         "jupyter_hyperpod/health/kernel_log.toml",
         "jupyter_hyperpod/recipes/data/llama-tiny.toml",
+        "jupyter_hyperpod/locale/de_DE/LC_MESSAGES/jupyter_hyperpod.json",
+        "jupyter_hyperpod/locale/ja_JP/LC_MESSAGES/jupyter_hyperpod.json",
         f"{lab}/package.json",
         f"{lab}/install.json",
         f"{lab}/static/style.js",
@@ -109,6 +118,47 @@ def test_both_extensions_are_on_without_node(installed: tuple[Path, dict[str, st
     server = run([bin_directory / "jupyter", "server", "extension", "list"], environment, tmp_path)
     assert re.search(r"jupyter_hyperpod enabled", server), server
     assert re.search(rf"jupyter_hyperpod {re.escape(VERSION)} OK", server), server
+
+
+def test_jupyterlab_has_our_texts_in_german_and_japanese(
+    installed: tuple[Path, dict[str, str]], tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    """With JupyterLab's own language packs beside us, as its switch of languages asks for them."""
+    bin_directory, environment = installed
+    packs = ("jupyterlab-language-pack-de-DE", "jupyterlab-language-pack-ja-JP")
+    run([bin_directory / "python", "-m", "pip", "install", "--quiet", "-c", TREE / "constraints.txt", *packs])
+    port, token = free_port(), secrets.token_hex(16)
+    command = [bin_directory / "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}"]
+    command += ["--ServerApp.port_retries=0", f"--ServerApp.root_dir={tmp_path}"]
+
+    def ask(path: str) -> Any:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/lab/api/translations/{path}")
+        request.add_header("Authorization", f"token {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except ConnectionError:
+            return None
+        except urllib.error.URLError as error:
+            assert isinstance(error.reason, ConnectionError) and server.poll() is None, log.read_text()
+            return None
+
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        environment = environment | {"JUPYTER_TOKEN": token}
+        server = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=stream, stderr=stream)
+    try:
+        languages = eventually(lambda: ask(""), timeout_s=60)["data"]
+        assert {"de_DE", "ja_JP"} <= languages.keys()
+        for language, running in (("de_DE", "Läuft"), ("ja_JP", "実行中")):
+            answer = ask(language)
+            assert not answer["message"]
+            ours = answer["data"]["jupyter_hyperpod"]
+            assert ours["Running"] == [running]
+            assert ours[""]["language"] == answer["data"]["jupyterlab"][""]["language"].replace("_", "-")
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 def test_the_command_line_works_without_torch(installed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:

@@ -1,0 +1,3 @@
+from translations.catalogues import main
+
+main()
