@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,140 @@ def test_the_cell_of_a_function_stands_alone() -> None:
 def test_what_cannot_travel_is_refused(function: Any, space: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         returned(function, **space)
+
+
+WEIGHTS = [1.0, 2.0]
+
+
+def with_default(x: float, n: float = WEIGHTS[0], *, kind: object = Path, more: list[float] = WEIGHTS) -> float:
+    return x * n + len(more)
+
+
+def with_handle(x: float, thing: object = HANDLE) -> float:
+    return x
+
+
+def reads_modules(x: float) -> float:
+    return x * math.pi + sys.maxsize
+
+
+def test_defaults_travel_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.WEIGHTS", [100.0])  # the default is still what it was
+    cell = returned(with_default, x=[1.0])
+    found: dict[str, Any] = {}
+    exec(cell.replace("x = None", "x = 2.0"), found)
+    assert found["result"] == with_default(2.0) == 4.0
+    with pytest.raises(SpecError, match="uses HANDLE, a object that exists only here"):
+        returned(with_handle, x=[1])
+    monkeypatch.setattr(f"{__name__}.HANDLE", Path)
+    with pytest.raises(SpecError, match="has the default thing=HANDLE, a object that exists only here"):
+        returned(with_handle, x=[1])
+
+
+def test_what_was_read_of_a_module_is_as_an_import_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "import math" in returned(reads_modules, x=[1])
+    monkeypatch.setattr(math, "pi", 3)
+    with pytest.raises(SpecError, match=r"math\.pi is 3 here, and 3\.14.* where a trial imports math anew"):
+        returned(reads_modules, x=[1])
+
+
+SETTINGS = """
+import time
+from deeper import DEPTH
+SCALE = 2
+TWICE = 2 * SCALE
+CONFIG = {"lr": 0.1}
+CACHE = {}
+COUNT = 0
+START = time.time()
+class Net:
+    width = 8
+    made = 0
+    def __init__(self):
+        Net.made += 1
+    def forward(self, x):
+        return x * self.width
+def helper(x):
+    global COUNT
+    COUNT += 1
+    CACHE[x] = Net().forward(x) * TWICE
+    return CACHE[x] + DEPTH
+"""
+STUDY = """
+import math
+import numpy as np
+import torch
+import settings
+from settings import helper as called
+SIZE = 4
+class Here:
+    rate = 0.1 * SIZE
+    def half(self, x): return x / 2
+def other(x): return x
+def train(x, best=math.inf, kind=torch.float32, act=lambda v: v, limit=2 * SIZE):
+    np.random.default_rng(0)
+    return torch.tensor(settings.helper(x), dtype=kind) * Here.rate * act(limit)
+def wraps(x): return called(x)
+def seeds(x):
+    torch.set_default_dtype(torch.float64)
+    return called(x)
+def after(x): return x
+after.__wrapped__ = other
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name, text in {"settings": SETTINGS, "study": STUDY, "deeper": "DEPTH = 1\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("study")
+    for name in ("study", "settings", "deeper"):
+        sys.modules.pop(name, None)
+
+
+def test_what_a_module_changes_by_itself_is_no_setting(study: Any) -> None:
+    before = returned(study.train, x=[1])
+    study.train(3)
+    study.SIZE, study.Here.rate = 5, 0.7
+    cell = returned(study.train, x=[1])
+    assert "rate = 0.1 * SIZE" in before and "rate = 0.7" in cell and "limit=8" in cell and "best=float('inf')" in cell
+    assert "from settings import helper" in returned(study.wraps, x=[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("study.settings.SCALE = 3", r"settings\.SCALE is 3 here, and 2 in settings\.py"),
+        ("study.settings.TWICE = 3", r"settings\.TWICE is 3 here, and 4 in"),
+        ("study.settings.CONFIG['lr'] = 0.3", r"settings\.CONFIG is {'lr': 0\.3} here"),
+        ("study.settings.DEPTH = 9", r"settings\.DEPTH is 9 here, and 1 in deeper\.py"),
+        ("sys.modules['deeper'].DEPTH = 9", r"deeper\.DEPTH is 9 here, and 1 in deeper\.py"),
+        ("study.settings.helper = study.other", "helper was replaced here by other"),
+        ("study.settings.helper = functools.wraps(study.settings.helper)(study.other)", "helper was replaced here by"),
+        ("study.settings.Net.width = 64", r"settings\.Net\.width is 64 here"),
+        ("study.settings.Net.forward = study.other", r"Net\.forward was replaced here by other"),
+        ("study.Here.half = study.other", r"Here\.half was replaced here by other"),
+        ("study.Here.rate = object()", r"Here\.rate is <object.* and 0\.4 in the source of the class"),
+        (
+            "monkeypatch.setattr(study.np.random, 'default_rng', study.other)",
+            r"default_rng, which was replaced here by",
+        ),
+        ("study.train.__defaults__ = (1, 2, 3, 4, 5)", "other default arguments here than in its source"),
+        ("study.train = study.after", "was wrapped in another function here"),
+        ("study.torch.set_default_dtype(study.torch.float64)", r"is torch\.float64 here, and torch\.float32 where a"),
+    ],
+)
+def test_what_was_changed_here_is_refused(study: Any, monkeypatch: pytest.MonkeyPatch, change: str, said: str) -> None:
+    assert returned(study.train, x=[1])
+    try:
+        exec(change, {"study": study, "sys": sys, "functools": functools, "monkeypatch": monkeypatch})
+        with pytest.raises(SpecError, match=said):
+            returned(study.train, x=[1])
+        if "dtype" in change:
+            assert returned(study.seeds, x=[1])
+    finally:
+        study.torch.set_default_dtype(study.torch.float32)
 
 
 def test_a_function_inside_another_is_refused() -> None:

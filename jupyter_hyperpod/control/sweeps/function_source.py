@@ -12,15 +12,15 @@ import inspect
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...core.errors import SpecError
 from ...core.options import near_matches
 from ...policy.sweeps.space import Space
+from . import present_values
+from .changed_values import ChangedValues
 from .plan import RESULT
-
-LARGEST_LITERAL = 100_000
 
 
 def cell_of(function: Callable[..., Any], space: Space) -> str:
@@ -33,6 +33,7 @@ def cell_of(function: Callable[..., Any], space: Space) -> str:
     _check_arguments(function, space)
     gathered = _Gathered(function, space)
     gathered.add(function)
+    gathered.changed.check()
     values = [f"{name} = None" for name in space]
     call = f"{RESULT} = {function.__name__}({', '.join(f'{name}={name}' for name in space)})"
     parts = [*gathered.imports, *gathered.constants, "", *gathered.definitions, *values, call]
@@ -61,6 +62,7 @@ class _Gathered:
     def __init__(self, function: types.FunctionType, space: Space) -> None:
         self._first, self._space = function, space
         self._seen: set[str] = set()
+        self.changed = ChangedValues(function.__name__, function.__module__)
         self.imports: list[str] = []
         self.constants: list[str] = []
         self.definitions: list[str] = []
@@ -69,8 +71,10 @@ class _Gathered:
         """Add the source of a function or a class, after that of what it uses."""
         self._seen.add(thing.__name__)
         self._check_name(thing.__name__)
-        source = self._source(thing)
-        for name, owner in _names(thing, source):
+        source = present_values.with_present_values(thing, self._source(thing))
+        names = dict(_names(thing, source))
+        self.changed.add(source, names)
+        for name, owner in names.items():
             if name not in self._seen and name in owner:
                 self._add_used(name, owner[name])
         self.definitions.append(f"{source}\n")
@@ -82,11 +86,18 @@ class _Gathered:
                 f"{thing.__name__} uses {names} of the function around it; define it at the top level, or pass them"
             )
         try:
-            return textwrap.dedent(inspect.getsource(thing)).rstrip()
-        except (OSError, TypeError):
+            source = textwrap.dedent(inspect.getsource(thing)).rstrip()
+            top = ast.parse(source).body[0]
+        except (OSError, TypeError, SyntaxError):
             raise SpecError(
                 f"the source of {thing.__name__} cannot be found; write it in a file or in a cell of a notebook"
             ) from None
+        if hasattr(thing, "__wrapped__") and not getattr(top, "decorator_list", []):
+            raise SpecError(
+                f"{thing.__name__} was wrapped in another function here, which its source does not say; write that as "
+                f"a decorator above it"
+            )
+        return source
 
     def _add_used(self, name: str, value: Any) -> None:
         self._seen.add(name)
@@ -98,7 +109,7 @@ class _Gathered:
             if value.__name__ != name:
                 raise SpecError(f"{self._first.__name__} uses {value.__name__} as {name}; use it under its own name")
             self.add(value)
-        elif (literal := _literal(value)) is not None:
+        elif (literal := present_values.literal(value)) is not None:
             self.constants.append(f"{name} = {literal}")
         elif _importable(value):
             renamed = "" if value.__name__ == name else f" as {name}"
@@ -127,13 +138,22 @@ def _names(thing: Any, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
             if not hasattr(builtins, name) or name in owner:
                 yield name, function.__globals__
     top = ast.parse(source).body[0]
-    if isinstance(top, ast.FunctionDef | ast.ClassDef):
-        outside: Sequence[ast.AST] = [*top.decorator_list, *getattr(top, "bases", [])]
-        if isinstance(top, ast.FunctionDef):
-            outside = [*outside, top.args, *filter(None, [top.returns])]
-        for node in (node for part in outside for node in ast.walk(part)):
-            if isinstance(node, ast.Name):
+    if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        for node in (node for part in _at_definition(top) for node in ast.walk(part)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 yield node.id, owner
+
+
+def _at_definition(top: ast.stmt) -> Iterator[ast.AST]:
+    """The parts of a function or a class that are computed when it is defined."""
+    if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from filter(None, [*top.decorator_list, top.args, top.returns])
+    elif isinstance(top, ast.ClassDef):
+        yield from [*top.decorator_list, *top.bases, *top.keywords]
+        for node in top.body:
+            yield from _at_definition(node)
+    else:
+        yield top
 
 
 def _loaded(code: types.CodeType) -> Iterator[str]:
@@ -145,18 +165,10 @@ def _loaded(code: types.CodeType) -> Iterator[str]:
             yield from _loaded(constant)
 
 
-def _literal(value: Any) -> str | None:
-    """A plain value as it is written in Python; None for anything else."""
-    text = repr(value) if isinstance(value, bool | int | float | str | bytes | tuple | list | dict | set | None) else ""
-    try:
-        return text if 0 < len(text) <= LARGEST_LITERAL and ast.literal_eval(text) == value else None
-    except (ValueError, SyntaxError, RecursionError, MemoryError, RuntimeError, TypeError):
-        return None
-
-
 def _importable(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
-    return isinstance(module, str) and module != "__main__" and name.isidentifier() and callable(value)
+    known = isinstance(module, str) and module != "__main__" and name.isidentifier() and callable(value)
+    return known and getattr(sys.modules.get(_public_module(value)), name, None) is value
 
 
 def _public_module(value: Any) -> str:
