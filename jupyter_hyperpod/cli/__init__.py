@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..core.errors import HyperpodError, UserError
 from ..core.extras import remedy
+from ..system import place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HyperpodError as error:
         terminal.note(f"error: {error}")
         return 2 if isinstance(error, UserError) else 1
+    except FileNotFoundError:
+        if not place.is_gone():
+            raise
+        terminal.note(f"error: {place.GONE}")
+        return 1
     except ModuleNotFoundError as error:
         if not (sentence := remedy(error)):
             raise

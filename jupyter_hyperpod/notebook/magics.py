@@ -51,6 +51,8 @@ class HyperpodMagics(Notebook):
             self._submit(line, cell)
         except HelpShown:
             pass
+        except FileNotFoundError as error:
+            raise stream.without_folder(error) from None
         except HyperpodError as error:
             syntax = error.syntax if isinstance(error, SpecError) else None
             lines = traceback.format_exception_only(syntax) if syntax else None
@@ -63,6 +65,8 @@ class HyperpodMagics(Notebook):
             return verbs.VERBS[options.verb](options, self)
         except HelpShown:
             return None
+        except FileNotFoundError as error:
+            raise stream.without_folder(error) from None
         except HyperpodError as error:
             raise stream.quiet(error) from None
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from ..control import report, text_tables
 from ..control.watch import JobWatch, OutputLines
-from ..core.errors import HyperpodError
+from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.views import View
 from ..storage.store import Store
+from ..system import place
 from ..system.screen import StatusLine
 from .output import JobDisplay
 from .showing import ShownDisplays
@@ -37,6 +38,11 @@ def quiet(error: Exception, lines: list[str] | None = None) -> Exception:
         shown = lines or [f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"]
         error._render_traceback_ = lambda: [line.rstrip("\n") for line in shown]  # type: ignore[attr-defined]
     return error.with_traceback(None)
+
+
+def without_folder(error: FileNotFoundError) -> Exception:
+    """The same error, or in a sentence what to do where the folder of this process was deleted."""
+    return quiet(SpecError(place.GONE)) if place.is_gone() else error
 
 
 class Status:

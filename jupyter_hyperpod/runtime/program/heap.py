@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ...system.place import here
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
 from . import readings
@@ -48,7 +49,7 @@ SETTINGS = {  # of the process, by the functions that set them
     "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     "set_float32_matmul_precision": torch.get_float32_matmul_precision,
     "set_num_threads": torch.get_num_threads,
-    "chdir": os.getcwd,
+    "chdir": here,  # of a folder that was deleted, the name stays
 }
 
 
