@@ -389,7 +389,7 @@ def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
         (("describe", "nobody"), "no job 'nobody'"),
         (("logs", "nobody-abcdefgh"), "no job 'nobody-abcdefgh'"),
         (("fault", "explode", "--job", "x", "--rank", "0"), "invalid choice"),
-        (("fault", "kill", "--job", "x"), "one of the arguments --rank --node --target is required"),
+        (("fault", "kill", "--job", "x"), "expected one of --rank, --node, --target"),
         (("bench", "nothing"), "no benchmark named 'nothing'"),
         (("bench", "slurm-soak", "minuts=3"), "no option 'minuts'; expected one of minutes, seed, every_s, keep (did"),
         (("cluster", "status", "--nodes", "2"), "belong to `cluster start`"),

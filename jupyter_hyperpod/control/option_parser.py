@@ -20,6 +20,7 @@ from ..core.spec import HIDDEN
 from ..core.units import parse_bytes, parse_duration
 
 _INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
+_NEEDS_ONE = re.compile(r"one of the arguments (--.*) is required")
 _UNRECOGNIZED = "unrecognized arguments: "
 _ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
 
@@ -164,6 +165,8 @@ def explained(message: str, options: Sequence[str]) -> str:
         return without_values(message) + near_matches(word, options)
     if choice := _INVALID_CHOICE.search(message):
         return message + near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
+    if needed := _NEEDS_ONE.fullmatch(message):
+        return f"expected one of {needed[1].replace(' --', ', --')}"
     return message
 
 

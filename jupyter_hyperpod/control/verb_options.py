@@ -12,6 +12,7 @@ from ..core import env_references
 from ..core.backends import BACKENDS
 from ..core.errors import SpecError
 from ..core.events import EVENT_FIELDS, FAULTS, TARGETS
+from ..core.names import is_job_id
 from ..core.options import argument, near_matches
 from ..core.units import plural
 from ..storage.output import output_choice
@@ -241,7 +242,7 @@ def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a fault and its target; the table of kinds is `core.events.FAULTS`."""
-    parser.add_argument("kind", choices=FAULTS, metavar="KIND", help="what breaks; the list below")
+    parser.add_argument("kind", type=_fault_kind, choices=FAULTS, metavar="KIND", help="what breaks; the list below")
     aim = parser.add_mutually_exclusive_group(required=True)
     aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
     aim.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
@@ -255,6 +256,14 @@ def add_fault_options(parser: argparse.ArgumentParser) -> None:
     lines = [f"  {kind:<{width}}{fault.sentence} ({', '.join(fault.aims)})" for kind, fault in FAULTS.items()]
     parser.formatter_class = verbatim_help_format
     parser.epilog = "\n".join(["kinds, and the possible targets of each:", *lines])
+
+
+def _fault_kind(text: str) -> str:
+    if text not in FAULTS and is_job_id(text):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a job, and the kind of the fault comes first: fault kill --job {text} --rank 0"
+        )
+    return text
 
 
 def fault_aim(options: argparse.Namespace) -> dict[str, Any]:
