@@ -247,6 +247,7 @@ class OutputLines:
     def __init__(self, view: View, choice: OutputChoice | None = None) -> None:
         """Of the output that ``choice`` takes; all of it where None."""
         self._prefixed = max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1
+        self._stood_by = self._prefixed or view["spares_wanted"] > 0  # a spare runs the code up to its session
         self._choice = choice or OutputChoice()
         self._open: dict[tuple[str, str], UnfinishedLine] = {}
 
@@ -307,9 +308,9 @@ class OutputLines:
                 yield stream, prefix + line
 
     def _prefix(self, data: Any) -> str:
-        if not self._prefixed:
-            return ""
-        return f"[rank {data['rank']}] " if data["rank"] is not None else f"[{data['node']}] "
+        if data["rank"] is not None:
+            return f"[rank {data['rank']}] " if self._prefixed else ""
+        return f"[{data['node']}] " if self._stood_by else ""
 
 
 def _overwritten(line: str) -> str:

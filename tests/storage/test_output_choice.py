@@ -61,6 +61,16 @@ def test_what_is_shown(choice: OutputChoice, expected: list[str]) -> None:
     assert lines(choice, *EVENTS) == expected
 
 
+def test_lines_of_a_spare_name_its_node() -> None:
+    view = new_job_view("a") | {"nodes_wanted": 1, "maximum": 1, "spares_wanted": 1}
+    spare = printed("loads\n", 1.0)
+    spare.data["rank"] = None
+    assert [*OutputLines(view).feed_all([spare, *EVENTS[:1]], ends=True)][:2] == [
+        ("stdout", "[node-0] loads"),
+        ("stdout", "begin"),
+    ]
+
+
 @given(st.lists(st.text("ab\r\n", max_size=6), max_size=8))
 def test_where_output_is_cut_into_pieces_does_not_change_its_lines(pieces: list[str]) -> None:
     last_on_screen = [line.rstrip("\r").rpartition("\r")[2] for line in "".join(pieces).split("\n")]

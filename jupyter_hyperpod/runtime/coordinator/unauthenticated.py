@@ -64,7 +64,7 @@ class Strangers:
         self._waiting[channel] = channel.unread
         if self._unread > MOST_BYTES:
             largest = max(self._waiting, key=lambda stranger: self._waiting[stranger])
-            return self._dismiss([largest], f"callers that proved nothing sent more than {MOST_BYTES >> 20} MB", now)
+            return self._dismiss([largest], f"callers that proved nothing sent more than {MOST_BYTES >> 20} MiB", now)
         return []
 
     def look(self, now: float) -> list[Channel]:
