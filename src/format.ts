@@ -70,10 +70,13 @@ export function formatMoney(amount: number): string {
   });
 }
 
-/** A loss with as many digits as are read: `2.3145`, `0.00123`, `1.20e-6`. */
-export function formatLoss(loss: number | null): string {
+/**
+ * A loss with as many digits as are read: `2.3145`, `0.00123`, `1.20e-6`. After a step, no number is one that JSON
+ * has not: `nan`.
+ */
+export function formatLoss(loss: number | null, step = 0): string {
   if (loss === null) {
-    return '–';
+    return step > 0 ? 'nan' : '–';
   }
   const size = Math.abs(loss);
   if (size !== 0 && (size < 1e-3 || size >= 1e5)) {

@@ -12,19 +12,21 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.control import report
+from jupyter_hyperpod.control import lookup, report
 from jupyter_hyperpod.control.watch import JobWatch
 from jupyter_hyperpod.core.errors import NotFound, StoreError
 from jupyter_hyperpod.core.events import Event
-from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
+from jupyter_hyperpod.system import place
 
 Said = pytest.CaptureFixture[str]
 
 
 def made(store: Store, state: str = "succeeded", lines: int = 0, **more: Any) -> JobStore:
-    job = store.create_job(JobSpec(name="job", cell_digest=store.put_cell("1"), nodes=1, elastic=None, **more))
+    fields: dict[str, Any] = {"name": "job", "nodes": 1, "elastic": None, **more}
+    job = store.create_job(JobSpec(cell_digest=store.put_cell("1"), **fields))
     with event_writer(job.events, "control") as journal:
         journal.append("job.submitted", {"id": job.id, "spec": job.spec().to_json()})
         for number in range(lines):
@@ -46,6 +48,67 @@ def test_the_list_shows_the_newest_jobs_and_those_that_run(
     assert main(["list", "--all"]) == 0
     said = capsys.readouterr().out
     assert all(job.id in said for job in (running, *ended)) and "older" not in said
+    rows = shell().run_cell("%hyperpod list").result
+    assert "2 older jobs not shown in the table" in capsys.readouterr().out
+    assert len(rows) == 5 and sum(job.id in repr(rows) for job in ended) == 2
+
+
+def test_a_trial_is_shown_with_its_values_and_its_metric(store: Store, capsys: Said, tmp_path: Path) -> None:
+    trial = TrialSpec("first-abcdefgh", 3, {"lr": 0.001, "kind": "adam"}, {"metric": "score"})
+    job = made(store, name="first-3", trial=trial)
+    with event_writer(job.events, "worker") as journal:
+        journal.append("metric.logged", {"step": 1, "values": {"score": 0.25}})
+    other = made(store)
+    assert main(["describe", "first-3"]) == 0
+    assert "trial       3 of first-abcdefgh, lr=0.001, kind=adam: score 0.25\n" in capsys.readouterr().out
+    assert "3 of first-abcdefgh" in repr(shell().run_cell("%hyperpod describe first-3").result)
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "TRIAL" in said and "  lr=0.001, kind=adam: score 0.25\n" in said
+    assert main(["compare", "first-3", other.id]) == 0
+    assert "score, by which the sweep judges" in capsys.readouterr().out
+    assert main(["describe", "first"]) == 2
+    assert (
+        f"'first' is no job, but a sweep, whose trials are jobs: name one, such as {job.id}" in capsys.readouterr().err
+    )
+
+
+def test_a_trial_that_runs_again_has_a_name_that_says_so() -> None:
+    long = JobSpec(name=f"{'a' * 34}-1000", cell_digest="0" * 64, trial=TrialSpec("first-abcdefgh", 1000))
+    assert lookup.no_trial(long) == {"trial": None, "name": f"{'a' * 29}-1000-again"}
+    assert lookup.no_trial(JobSpec(name="first-3-again", cell_digest="0" * 64)) == {}
+
+
+def test_a_loss_that_is_no_number_is_told(store: Store, capsys: Said) -> None:
+    job = made(store, "running")
+    session = {"total_steps": 4, "global_batch": 2, "micro_batch": 1, "micro_batches": 2, "number": 1}
+    step = {"step": 1, "loss": None, "loss_hex": "nan", "step_time_s": 0.1, "samples": 2, "redone": 0, "world_size": 1}
+    step |= {"generation": 1}
+    with event_writer(job.events, "worker") as journal:
+        journal.append("session.opened", session | {"parameters": 1, "state_bytes": 4})
+        journal.append("step.committed", step)
+    assert main(["list"]) == 0 and main(["describe", job.id]) == 0
+    listed, described = capsys.readouterr().out.split(f"{job.id}  running", 2)[1:]
+    assert " 1/4   nan " in listed and "loss        nan\n" in described
+
+
+@pytest.mark.parametrize("words", [["report", "job"], ["report", "job", "-o", "page.html"], ["submit", "train.py"]])
+def test_a_folder_that_was_deleted_is_told_in_a_sentence(
+    store: Store, words: list[str], capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(store)
+    here = shell()
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert place.here() == str(tmp_path / "gone")
+    assert main(words) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and "Traceback" not in said
+    if words[0] == "report":
+        assert place.GONE in said
+        assert place.GONE in str(here.run_cell(f"%hyperpod {' '.join(words)}").error_in_exec)
+        assert main(["report", "job", "-o", str(tmp_path / "page.html")]) == 0
 
 
 def test_describe_shows_references_and_no_value(store: Store, capsys: Said) -> None:

@@ -104,10 +104,11 @@ def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     record = [summary(view) for view in (tagged if options.tag else every)]
     shown, older = report.newest(views, len(views) if options.all else report.JOBS_SHOWN)
     lines = [f"{plural(older, 'older job')} not shown; `jupyter hyperpod list --all` shows them"] if older else []
+    table = report.jobs_table(shown, trials=lookup.trials(store, shown))
     if hidden := len(tagged) - len(views):
         lines.append(f"{plural(hidden, 'archived job')} not shown; `jupyter hyperpod list --archived` shows them")
     _say_full(store, every, terminal)
-    return terminal.answer(options, record, report.jobs_table(shown).render(terminal.paint), *lines)
+    return terminal.answer(options, record, table.render(terminal.paint), *lines)
 
 
 def _say_full(store: Store, views: list[View], terminal: Terminal) -> None:
@@ -120,7 +121,9 @@ def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) 
     job_id = lookup.job_id(store, options.job)
     view = jobs.job_view(store, job_id)
     _say_full(store, [view], terminal)
-    words = report.describe_lines(view, terminal.paint, lookup.references(store, job_id))
+    words = report.describe_lines(
+        view, terminal.paint, lookup.references(store, job_id), lookup.trial_line(store, view)
+    )
     return terminal.answer(options, view, words)
 
 

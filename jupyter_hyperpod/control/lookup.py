@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,13 +10,15 @@ from ..core import env_references
 from ..core.env_references import EnvReference
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.events import TERMINAL_STATES, Event
-from ..core.names import validate_job_id, validate_name
+from ..core.names import LONGEST_NAME, is_job_id, may_be_trial, validate_job_id, validate_name
 from ..core.options import near_matches
 from ..core.spec import JobSpec
 from ..core.units import few
 from ..core.views import View
 from ..storage.store import JobStore, Store
 from . import jobs
+
+AGAIN = "-again"  # behind the name of a trial: a job that runs the same code beside its sweep
 
 
 def job_id(store: Store, text: str) -> str:
@@ -34,6 +36,11 @@ def job_id(store: Store, text: str) -> str:
     for candidate in ids:
         if candidate.rpartition("-")[0] == text:
             return candidate
+    if trials := [one for one in ids if may_be_trial(one, text if is_job_id(text) else f"{text}-")]:
+        raise NotFound(
+            f"{text!r} is no job, but a sweep, whose trials are jobs: name one, such as {trials[0]}; `jupyter hyperpod "
+            f"sweep show {text}` shows them"
+        )
     known = [*ids, *{candidate.rpartition("-")[0] for candidate in ids}]
     raise NotFound(
         f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}"
@@ -78,19 +85,47 @@ def references(store: Store, job_id: str) -> dict[str, str]:
         return {}
 
 
+def trials(store: Store, views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Job -> its trial in a few words, of those jobs that are trials of sweeps."""
+    found = [view for view in views if may_be_trial(view["id"])]
+    if not found:
+        return {}
+    from .sweeps.metric import trial_texts
+
+    return trial_texts(store, found)
+
+
+def trial_line(store: Store, view: View) -> str:
+    """The trial that a job is, in a line; "" for a job that is none."""
+    if not may_be_trial(view["id"]):
+        return ""
+    from .sweeps import metric
+
+    return metric.trial_line(store, view)
+
+
 def submit_again(
     store: Store, job_id: str, name: str | None = None, env: Iterable[tuple[str, str | EnvReference]] | None = None
 ) -> str:
     """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id.
 
     ``env`` replaces variables of the earlier job, whose values are deleted when it ends. A trial of a sweep is
-    submitted as a job of its own. Raises SpecError where a value is neither kept nor given, and the errors of
-    `jobs.submit`.
+    submitted as a job of its own, under another name. Raises SpecError where a value is neither kept nor given, and the
+    errors of `jobs.submit`.
     """
     store.refuse_foreign()
     job = store.job(job_id)
-    again = fields_of(job, env) | {"trial": None} | ({"name": name} if name else {})
+    again = fields_of(job, env) | no_trial(job.spec()) | ({"name": name} if name else {})
     return jobs.submit(store, store.cell(job.spec().cell_digest), again, earlier=job)
+
+
+def no_trial(spec: JobSpec) -> dict[str, Any]:
+    """The fields by which a job is no trial of a sweep, nor called like one: ``first-3`` becomes ``first-3-again``."""
+    if spec.trial is None:
+        return {}
+    sweep, _, number = spec.name.rpartition("-")
+    end = f"-{number}{AGAIN}"
+    return {"trial": None, "name": sweep[: LONGEST_NAME - len(end)] + end}
 
 
 def fields_of(job: JobStore, env: Iterable[tuple[str, str | EnvReference]] | None = None) -> dict[str, Any]:

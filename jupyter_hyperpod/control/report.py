@@ -57,8 +57,10 @@ def steps(view: View) -> str:
 
 
 def loss_text(view: View) -> str:
-    """Return the newest loss with four significant digits."""
-    return "-" if view["loss"] is None else f"{view['loss']:.4g}"
+    """Return the newest loss with four significant digits; "nan" where it is not finite, '-' before the first step."""
+    if view["loss"] is None:
+        return "nan" if view["step"] else "-"  # JSON has no NaN
+    return f"{view['loss']:.4g}"
 
 
 def loading_text(view: View) -> str:
@@ -146,8 +148,8 @@ def unarchived(views: Sequence[View]) -> list[View]:
     return [view for view in views if not view["labels"]["archived"] or view["state"] not in TERMINAL_STATES]
 
 
-def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
-    """Return the table of jobs, in the order given."""
+def jobs_table(views: Sequence[View], now_s: float | None = None, trials: Mapping[str, str] | None = None) -> Table:
+    """Return the table of jobs, in the order given. ``trials``: job -> its trial of a sweep, in a few words."""
     now_s = time.time() if now_s is None else now_s
     rows = []
     for view in views:
@@ -166,12 +168,13 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
                 Cell(str(len(view["incidents"])), "warn" if view["incidents"] else "quiet"),
                 Cell(ran),
                 Cell(ago(view["submitted_s"], now_s), "quiet"),
+                Cell((trials or {}).get(view["id"], ""), "quiet"),
                 Cell(labels_text(view), "info"),
             ]
         )
-    headers: tuple[str, ...] = ("ID", "STATE", ">NODES", ">STEP", ">LOSS", ">INCIDENTS", ">RAN", "SUBMITTED", "TAGS")
-    if not any(row[-1].text for row in rows):
-        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    names = ("ID", "STATE", ">NODES", ">STEP", ">LOSS", ">INCIDENTS", ">RAN", "SUBMITTED", "TRIAL", "TAGS")
+    kept = [at for at, name in enumerate(names) if name not in ("TRIAL", "TAGS") or any(row[at].text for row in rows)]
+    headers, rows = tuple(names[at] for at in kept), [[row[at] for at in kept] for row in rows]
     return Table(headers, rows, "no jobs yet; `jupyter hyperpod submit FILE` or a %%hyperpod cell starts one")
 
 
@@ -224,11 +227,15 @@ def cluster_line(cluster: View) -> str:
     return clean(text + (f" · {cluster['reason']}" if told else ""))
 
 
-def describe_lines(view: View, paint: Paint = unpainted, references: Mapping[str, str] | None = None) -> str:
-    """Return the description of one job, in paragraphs, with the ``references`` of its environment variables."""
+def describe_lines(
+    view: View, paint: Paint = unpainted, references: Mapping[str, str] | None = None, trial: str = ""
+) -> str:
+    """Return the description of one job, in paragraphs, with the ``references`` of its environment variables, and with
+    its ``trial`` of a sweep in words."""
     now_s, state = time.time(), shown_state(view)
     lines = [f"{paint(view['id'], 'title')}  {paint(state, TONES.get(state, ''))}"]
-    lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
+    facts = [("trial", trial), *_facts(view, now_s)]
+    lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in facts if text]
     variables = [f"{name}={reference}" for name, reference in (references or {}).items()]
     lines += [f"  {paint('environment ', 'quiet')}{clean(text)}" for text in variables]
     blocks = (("members", _members(view)), ("incidents", incidents_table(view)), ("rules", rules_table(view)))

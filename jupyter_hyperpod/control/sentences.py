@@ -37,7 +37,7 @@ def _session_sentence(data: Mapping[str, Any]) -> str:
 
 def _step_sentence(data: Mapping[str, Any]) -> str:
     again = f", {plural(data['redone'], 'micro-batch')} computed again" if data["redone"] else ""
-    loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
+    loss = "nan" if data["loss"] is None else f"{data['loss']:.4g}"
     took = format_duration(data["step_time_s"])
     left_out = f"; {data['skipped']}" if data.get("skipped") else ""
     return f"step {data['step']} loss {loss} in {took} on {plural(data['world_size'], 'node')}{again}{left_out}"

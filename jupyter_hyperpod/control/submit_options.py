@@ -191,7 +191,9 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
 
 def add_rerun_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that may differ when a job runs again."""
-    parser.add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    parser.add_argument(
+        "--name", metavar="NAME", help="name of the new job (default: the same; of a trial, NAME-again)"
+    )
     add_env_option(parser, "set an environment variable; has to be given for each that the job had, once it has ended")
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from .errors import SpecError
 
+LONGEST_NAME = 40
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,9 +33,9 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
-def may_be_trial(job_id: str, sweep: str) -> bool:
-    """Whether a job's id is that of a trial of this sweep, or of one with the same name."""
-    name = re.escape(sweep.rpartition("-")[0])
+def may_be_trial(job_id: str, sweep: str | None = None) -> bool:
+    """Whether a job's id is that of a trial of this sweep, or of one with the same name; of any sweep where None."""
+    name = ".*" if sweep is None else re.escape(sweep.rpartition("-")[0])
     return re.fullmatch(rf"{name}-\d+-[a-z2-7]{{8}}", job_id) is not None
 
 

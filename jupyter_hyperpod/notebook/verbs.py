@@ -58,12 +58,12 @@ from .shell import Notebook
 class JobRecord(dict[str, Any]):
     """A job's view that is displayed in words, with the references of its environment variables."""
 
-    def __init__(self, view: View, references: Mapping[str, str]) -> None:
+    def __init__(self, view: View, references: Mapping[str, str], trial: str) -> None:
         super().__init__(view)
-        self._references = references
+        self._references, self._trial = references, trial
 
     def __repr__(self) -> str:
-        return report.describe_lines(self, references=self._references)
+        return report.describe_lines(self, references=self._references, trial=self._trial)
 
 
 def _job(
@@ -80,7 +80,10 @@ def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
     store = notebook.open_store()
     views = jobs.list_jobs(store)
     _say_full(store, views)
-    return Rows(views, report.jobs_table(report.unarchived(views)))
+    shown, older = report.newest(report.unarchived(views), report.JOBS_SHOWN)
+    if older:
+        print(f"{plural(older, 'older job')} not shown in the table; the value of this line has all of them")
+    return Rows(views, report.jobs_table(shown, trials=lookup.trials(store, shown)))
 
 
 def _nodes(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
@@ -114,7 +117,7 @@ def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
     store, job_id = _job(options, notebook)
     view = jobs.job_view(store, job_id)
     _say_full(store, [view])
-    return JobRecord(view, lookup.references(store, job_id))
+    return JobRecord(view, lookup.references(store, job_id), lookup.trial_line(store, view))
 
 
 def _say_full(store: Store, views: list[View]) -> None:

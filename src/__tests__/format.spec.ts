@@ -45,6 +45,7 @@ it.each([
   [1234.56, '1234.6']
 ])('prints the loss %p as %s', (loss, text) => {
   expect(formatLoss(loss)).toBe(text);
+  expect(formatLoss(loss, 3)).toBe(loss === null ? 'nan' : text);
 });
 
 it.each([

@@ -188,7 +188,7 @@ export function JobStats({
   const { session } = job;
   return (
     <div className="jp-Hp-stats">
-      <Stat name={trans.__('Loss')}>{formatLoss(job.loss)}</Stat>
+      <Stat name={trans.__('Loss')}>{formatLoss(job.loss, job.step)}</Stat>
       <Stat name={trans.__('Step time')}>
         {job.step_time_s === null ? '–' : formatDuration(job.step_time_s)}
       </Stat>

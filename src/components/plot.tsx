@@ -95,7 +95,7 @@ export function LossPlot(props: {
   if (!enough) {
     return null;
   }
-  const last = formatLoss(job.loss);
+  const last = formatLoss(job.loss, job.step);
   return (
     <div className="jp-Hp-plot">
       <div className="jp-Hp-plot-title">

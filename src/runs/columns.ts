@@ -72,14 +72,20 @@ export function columns(
     ),
     text('tags', trans.__('Tags'), 150, run => run.tags.join(' ')),
     number('step', trans.__('Steps'), 104, run => run.step || null, stepsText),
-    number('loss', trans.__('Loss'), 82, run => run.loss, formatLoss),
+    number(
+      'loss',
+      trans.__('Loss'),
+      82,
+      run => run.loss,
+      loss => formatLoss(loss)
+    ),
     ...metricNames(rows).map(name =>
       number(
         METRIC + name,
         name,
         96,
         run => run.metrics[name] ?? null,
-        formatLoss
+        value => formatLoss(value)
       )
     ),
     number(

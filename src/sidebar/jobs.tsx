@@ -157,7 +157,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
                 : job.reason}
         </span>
         {job.loss !== null && (
-          <span title={trans.__('Loss')}>{formatLoss(job.loss)}</span>
+          <span title={trans.__('Loss')}>{formatLoss(job.loss, job.step)}</span>
         )}
         {active && !served && job.world_size > 0 && (
           <span title={trans.__('Members that train, of those wanted')}>

@@ -65,6 +65,11 @@ def command(store: Store, *words: str, status: int = 0) -> str:
     return done.stdout if status == 0 else done.stderr
 
 
+def shown_of(sweep: Sweep, verb: str) -> str:
+    assert sweep.best is not None
+    return command(sweep.store, verb, sweep.best.job.id)
+
+
 @pytest.mark.timeout(300)
 def test_a_sweep_from_the_command_line(shared_cluster: Store, tmp_path: Path) -> None:
     """It goes on without its command, a trial that fails does not end it, and a trial runs again bit for bit."""
@@ -89,14 +94,20 @@ def test_a_sweep_from_the_command_line(shared_cluster: Store, tmp_path: Path) ->
     found = json.loads(command(shared_cluster, "sweep", "show", begun["jobs"][0], "--json"))
     assert found["best"] == 2 and found["missing"] == [] and found["trials"][2]["state"] == "failed"
 
+    assert re.search(r"^  trial +2 of first-\w{8}, lr=0\.1: score -0\.\d+$", shown_of(sweep, "describe"), re.MULTILINE)
+    assert re.search(r"^first-2-.* lr=0\.1: score -0\.", command(shared_cluster, "list"), re.MULTILINE)
     alone = lookup.submit_again(shared_cluster, sweep.best.job.id)
+    assert alone.startswith("first-2-again-") and lookup.job_id(shared_cluster, "first-2") == sweep.best.job.id
     view = jobs.wait(shared_cluster, alone, timeout_s=BOUND_S)
     assert (view["digest"], view["loss"]) == (sweep.best.view["digest"], sweep.best.view["loss"])
     same = json.loads(command(shared_cluster, "compare", sweep.best.job.id, alone, "--json"))
     assert "bit-identical until step 6" in same["identity"][0]["sentence"]
     assert len(trials.read(shared_cluster, "first").trials) == 3, "a trial that is run again is a job of its own"
-    differs = json.loads(command(shared_cluster, "compare", *begun["jobs"][:2], "--json"))["differences"]
-    assert differs["parameters"]["sweep.lr"] == ["0.001", "0.1"]
+    differs = json.loads(command(shared_cluster, "compare", *begun["jobs"][:2], "--json"))
+    assert differs["differences"]["parameters"]["sweep.lr"] == ["0.001", "0.1"]
+    values = [trial.value_text for trial in sweep.trials[:2]]
+    assert differs["metrics"]["score, by which the sweep judges"] == values
+    assert f"'{begun['id']}' is no job, but a sweep" in command(shared_cluster, "compare", begun["id"], alone, status=2)
 
     command(shared_cluster, "sweep", "report", "first", "-o", str(page))
     text = harmless(page.read_text()).text

@@ -146,7 +146,7 @@ def plan(store: Store, job_id: str, chosen: Mapping[str, Any]) -> Promotion:
     if given.get("backend", before.backend) == before.backend:
         raise SpecError(f"{job_id} was submitted to {before.backend}; choose another backend, or `rerun` it there")
     source = _same_source(store, job, before)
-    fields = lookup.fields_of(job, given.pop("env", None)) | {"trial": None}
+    fields = lookup.fields_of(job, given.pop("env", None)) | lookup.no_trial(before)
     fields |= dict.fromkeys(TABLES, {}) | given  # options of one scheduler mean nothing to another
     fields["elastic"] = _range(before, given)
     if "elastic" in given and "nodes" not in given:

@@ -29,6 +29,7 @@ from ...storage.store import JobStore, Store
 from ...system.users import user_name
 from .. import watch
 from ..sentences import event_sentence
+from ..sweeps.metric import Metric
 from .losses import ExactLosses
 from .lost_time import LostTime
 from .node_lanes import NodeLanes
@@ -64,6 +65,7 @@ class RunRecord:
     now_s: float
     owner: str = ""
     spec: JobSpec | None = None
+    metric: tuple[str, str] | None = None  # of a trial: what the sweep judges by, and its value
     source: str | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -261,6 +263,9 @@ def _read_directory(store: Store, job: JobStore, record: RunRecord) -> None:
         record.owner = user_name(job.path.stat().st_uid)
     with suppress(HyperpodError):
         record.spec = job.spec()
+        if record.spec.trial is not None:
+            metric = Metric(str(record.spec.trial.plan.get("metric", LOSS)), job.path)
+            record.metric = metric.name, metric.text(record.view)
         record.source = store.cell(record.spec.cell_digest)
     with suppress(HyperpodError, OSError):
         record.fingerprint = fingerprints.of_job(job.path)

@@ -26,7 +26,7 @@ def _done(record: RunRecord) -> str:
         return f"{'ran' if record.over else 'has run'} for {took}{nodes}"
     told = f"{'trained' if record.over else 'has trained'} {plural(view['step'], 'step')}"
     told += f" in session {view['session_number']}" if view["session_number"] > 1 else ""
-    told += "" if view["loss"] is None else f" to a loss of {loss_text(view)}"
+    told += "" if loss_text(view) == "-" else f" to a loss of {loss_text(view)}"
     return told + (f" in {took}" if took else "") + nodes
 
 

@@ -188,6 +188,9 @@ def _metrics(records: Sequence[RunRecord]) -> Iterator[tuple[str, list[str]]]:
     yield "loss", [loss_text(record.view) for record in records]
     yield "goodput", [MISSING if (g := record.time.goodput) is None else f"{100 * g:.1f} %" for record in records]
     yield "incidents", [str(record.incident_count) for record in records]
+    for name in dict.fromkeys(record.metric[0] for record in records if record.metric is not None):
+        values = [record.metric[1] if record.metric and record.metric[0] == name else MISSING for record in records]
+        yield f"{name}, by which the sweep judges", values
     for name in dict.fromkeys(name for record in records for name in record.metric_names()):
         yield (f"{name} (logged)" if name in _OWN else name), [_last(record, name) for record in records]
 

@@ -16,9 +16,10 @@ from ..runs.page import bounded, page
 from ..runs.run_record import LOSS, RunRecord
 from ..runs.sentence import what_happened
 from ..runs.series import Series
+from .metric import number_text, values_text
 from .parallel import DrawnTrial, parallel_coordinates
 from .plan import described
-from .sweep_table import best_text, number_text, trial_line, values_text
+from .sweep_table import best_text, trial_line
 from .trials import Sweep, SweepTrial
 
 SOURCE = 100_000

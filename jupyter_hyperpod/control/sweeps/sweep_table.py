@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...core.units import cut, few, plural
 from ..report import TONES, steps
 from ..text_tables import Cell, Table, clean
+from .metric import number_text, short, values_text
 from .plan import described
 from .trials import Sweep, SweepTrial
 
@@ -36,23 +37,6 @@ def best_text(sweep: Sweep) -> str:
     return (
         f"best {sweep.plan.metric} {number_text(best.value)} in trial {best.number} ({values_text(best.spec.values)})"
     )
-
-
-def number_text(value: float | None) -> str:
-    """A number with six significant digits; "-" for none."""
-    return "-" if value is None else f"{value:.6g}"
-
-
-def values_text(values: Mapping[str, Any]) -> str:
-    """``lr=0.001, batch=32``."""
-    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
-
-
-def _short(value: Any) -> str:
-    """A value for people; `sweep show --json` and the code of the trial have all its digits."""
-    if isinstance(value, float):
-        return number_text(value)
-    return cut(value if isinstance(value, str) else repr(value), 24)
 
 
 def trial_line(sweep: Sweep, trial: SweepTrial) -> str:
@@ -89,7 +73,7 @@ def trials_table(sweep: Sweep, best: SweepTrial | None = None) -> Table:
         rows.append(
             [
                 Cell(str(trial.number), tone),
-                *(Cell(_short(trial.spec.values.get(name, "-")), tone) for name in names),
+                *(Cell(short(trial.spec.values.get(name, "-")), tone) for name in names),
                 Cell(trial.state, "quiet" if trial.state == "pruned" else TONES.get(trial.state, "")),
                 Cell(steps(trial.view), "quiet"),
                 Cell(trial.value_text, tone),

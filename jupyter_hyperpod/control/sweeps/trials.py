@@ -7,9 +7,7 @@ process at a time submits, so that no trial is submitted twice.
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,16 +25,15 @@ from ...core.views import View
 from ...policy.sweeps.samplers import Point
 from ...storage.folded import FoldedJournal
 from ...storage.store import JobStore, Store
-from ...storage.values import pulled
 from ...system.locks import one_at_a_time
 from .. import jobs, lookup
-from .plan import LOSS, RESULT, SweepPlan, as_number, not_finite, prepared, settled, trial_job
+from .metric import Metric, trial_of
+from .plan import SweepPlan, prepared, settled, trial_job
 
 LOCK = "sweeps.lock"
 LOCK_WAIT_S = 120.0
 PRUNED = "pruned: "  # how the reason of a trial begins that was ended because others were better
 AGAIN = ("failed", "stopped")  # states of trials that may be submitted once more
-_NAME = re.compile(r"-\d+-[a-z2-7]{8}$")  # of the job of a trial, and of few others
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -48,13 +45,12 @@ class SweepTrial:
     job: JobStore
     metric: str
     journal: FoldedJournal = field(init=False)
-    _left: float | None = None
-    _odd: str = ""
-    _looked: bool = False
+    _metric: Metric = field(init=False)
 
     def __post_init__(self) -> None:
         self.journal = FoldedJournal(self.job)
         self.journal.catch_up()
+        self._metric = Metric(self.metric, self.job.path)
 
     @property
     def number(self) -> int:
@@ -79,42 +75,19 @@ class SweepTrial:
 
     @property
     def value(self) -> float | None:
-        """The metric's newest value, the first of `_found`; None where there is none yet."""
-        return next(iter(self._found()), (None, ""))[0]
+        """The metric's newest value; None where there is none yet."""
+        return self._metric.value(self.view)
 
     @property
     def doubt(self) -> str:
         """A sentence where the trial has two values for the metric that differ; else ""."""
-        found = self._found()
-        if len(found) < 2 or math.isclose(found[0][0], found[1][0], rel_tol=1e-6):
-            return ""
-        (taken, of), (other, otherwise) = found[:2]
-        return f"{self.metric} of trial {self.number} is {of}, {taken:.6g}, and not {otherwise}, {other:.6g}"
-
-    def _found(self) -> list[tuple[float, str]]:
-        """The values for the metric and what they are: what was logged under its name, the variable at the end of the
-        code, and the loss of the newest step where that is asked for."""
-        if self.view["state"] == "succeeded" and not self._looked:
-            self._looked = True
-            with suppress(HyperpodError, ValueError, LookupError, TypeError):
-                left = pulled(self.job.path)[0].get(self.metric)
-                self._left, self._odd = as_number(left), not_finite(left)
-        loss = as_number(self.view["loss"]) if self.metric in (LOSS, RESULT) else None
-        logged = as_number(self.view["metrics"].get(self.metric))
-        known = (
-            (logged, "what was logged"),
-            (self._left, "the variable at the end"),
-            (loss, "the loss of the last step"),
-        )
-        return [(value, what) for value, what in known if value is not None]
+        told = self._metric.doubt(self.view)
+        return f"{self.metric} of trial {self.number} {told}" if told else ""
 
     @property
     def value_text(self) -> str:
-        """The value with six significant digits; "nan" or "inf" for a result that is no finite number; "-" for none."""
-        if (value := self.value) is not None:
-            return f"{value:.6g}"
-        lost = self.metric in self.view["metrics"] and self.view["metrics"][self.metric] is None  # JSON has no NaN
-        return self._odd or ("nan" if lost else "-")
+        """The value as people read it, as `Metric.text` has it."""
+        return self._metric.text(self.view)
 
 
 @dataclass
@@ -320,7 +293,7 @@ def find(store: Store, text: str) -> str:
     for candidate in known:
         if candidate.rpartition("-")[0] == text:
             return candidate
-    if is_job_id(text) and (trial := _trial_of(store, text)) is not None:
+    if is_job_id(text) and (trial := trial_of(store, text)) is not None:
         return trial.sweep
     names = [*known, *{candidate.rpartition("-")[0] for candidate in known}]
     there = "`jupyter hyperpod sweep list` shows them" if known else "`jupyter hyperpod submit FILE --sweep` begins one"
@@ -331,7 +304,7 @@ def sweep_ids(store: Store) -> list[str]:
     """The ids of all sweeps, the one with the newest trial first."""
     found: dict[str, None] = {}
     for job_id in store.job_ids():
-        if _NAME.search(job_id) and (trial := _trial_of(store, job_id)) is not None:
+        if may_be_trial(job_id) and (trial := trial_of(store, job_id)) is not None:
             found[trial.sweep] = None
     return list(found)
 
@@ -341,17 +314,10 @@ def _trial_specs(store: Store, sweep_id: str) -> dict[str, TrialSpec]:
     found = {}
     for job_id in store.job_ids():
         if may_be_trial(job_id, sweep_id):
-            trial = _trial_of(store, job_id)
+            trial = trial_of(store, job_id)
             if trial is not None and trial.sweep == sweep_id:
                 found[job_id] = trial
     return found
-
-
-def _trial_of(store: Store, job_id: str) -> TrialSpec | None:
-    try:
-        return store.job(job_id).spec().trial
-    except HyperpodError:  # a job that was deleted meanwhile, or cannot be read
-        return None
 
 
 def stop(sweep: Sweep, reason: str) -> list[str]:

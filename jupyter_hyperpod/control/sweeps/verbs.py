@@ -19,6 +19,7 @@ from ..runs.verbs import write
 from ..sources import own_imports
 from ..text_tables import Answer
 from . import asking, following, sweep_table, trials
+from .metric import values_text
 from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, remarks, settled
 from .trials import Sweep, SweepTrial
 
@@ -100,7 +101,7 @@ def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[di
     points = trials.checked_points(source, fields, plan)
     notes = remarks(source, plan)
     lines = [described(plan), *(f"note: {text}" for text in notes)]
-    lines += [f"  trial {number}: {sweep_table.values_text(point)}" for number, point in points.items()]
+    lines += [f"  trial {number}: {values_text(point)}" for number, point in points.items()]
     return {"plan": plan.to_json(), "trials": list(points.values()), "notes": notes}, lines
 
 
