@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .loader.local_path import local_path as local_path
     from .loader.model import load_model as load_model
     from .loader.write.save import save_model as save_model
+    from .notebook import widgets as widgets
     from .policy.growth import GrowBatch as GrowBatch
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
@@ -40,7 +41,7 @@ _PUBLIC = {
     "submit": ".control.jobs",
     "sweep": ".notebook.function_sweeps",
 }
-_MODULES = {"faults": ".runtime.faults", "integrations": ".integrations"}
+_MODULES = {"faults": ".runtime.faults", "integrations": ".integrations", "widgets": ".notebook.widgets"}
 
 
 def __getattr__(name: str) -> Any:

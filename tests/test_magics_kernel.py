@@ -316,3 +316,13 @@ def test_plain_notebook_without_a_name(kernel: Kernel, shared_cluster: Store, tm
     view = jobs.list_jobs(shared_cluster)[0]
     assert view["name"] == "cell"
     jobs.wait(shared_cluster, view["id"], timeout_s=60)
+
+
+def test_the_card_of_a_job_object_has_the_end_of_the_job(kernel: Kernel) -> None:
+    """It is not a widget of the kernel: what it showed last stays."""
+    assert kernel.run("%%hyperpod --name object --detach\nimport time\ntime.sleep(1)") == "ok"
+    code = "import jupyter_hyperpod as hp\njob = hp.widgets.Job('object')\ndisplay(job)\n_ = job.wait()"
+    assert kernel.run(code) == "ok", kernel.of_type("error")
+    (shown,), updates = kernel.of_type("display_data"), kernel.of_type("update_display_data")
+    assert not WIDGET <= shown["data"].keys() and updates[-1]["data"][MIME_TYPE] == shown["data"][MIME_TYPE]
+    assert updates[-1]["transient"] == shown["transient"] and "succeeded" in updates[-1]["data"]["text/html"]

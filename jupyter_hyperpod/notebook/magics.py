@@ -24,7 +24,7 @@ from ..control.sweeps.verbs import chosen_plan
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import parse_bytes
 from ..loader.reporting import show_with
-from . import push, schedules, stream, sweeps, verbs, widgets
+from . import bars, push, schedules, stream, sweeps, verbs
 from .arguments import cell_parser, parse, verb_parser
 from .shell import Notebook
 
@@ -155,7 +155,7 @@ def register(shell: Any) -> None:
     shell.register_magics(magics)
     completion.register(shell, magics)
     if hasattr(shell, "kernel"):  # a terminal shows no widgets
-        show_with(widgets.loading)
+        show_with(bars.loading)
     for transform in (lift_magic, keep_empty_cell):
         if transform not in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.append(transform)

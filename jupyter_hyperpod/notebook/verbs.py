@@ -49,7 +49,7 @@ from ..planner.face import ask
 from ..recipes import catalogue, render
 from ..storage import room
 from ..storage.store import Store
-from . import schedules, sweeps, widgets
+from . import bars, schedules, sweeps
 from .plan import PlanRecord
 from .rows import Rows
 from .shell import Notebook
@@ -201,7 +201,7 @@ def _fault(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _cluster(options: argparse.Namespace, notebook: Notebook) -> None:
     store = notebook.open_store()
-    if healed := run_cluster(options, store, widgets.wait_for_nodes if notebook.in_kernel() else cluster.wait_ready):
+    if healed := run_cluster(options, store, bars.wait_for_nodes if notebook.in_kernel() else cluster.wait_ready):
         print(healed)
     print(report.cluster_line(cluster.status(store)))
 

@@ -16,7 +16,7 @@ from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import fold_all, new_job_view
 from jupyter_hyperpod.loader import reporting
 from jupyter_hyperpod.loader.read.progress import LoadProgress
-from jupyter_hyperpod.notebook import widgets
+from jupyter_hyperpod.notebook import bars
 from jupyter_hyperpod.storage.journal import follow_events
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.loader.models import decoder, encoded
@@ -127,7 +127,7 @@ def test_a_callers_own_function_is_all_that_is_called(job: JobStore) -> None:
 
 
 def test_a_notebook_shows_a_bar_of_loads_that_take_a_while(capsys: pytest.CaptureFixture[str]) -> None:
-    with widgets.loading("s3://models/llama") as tell:
+    with bars.loading("s3://models/llama") as tell:
         tell(at(0.1, GB))
         assert capsys.readouterr().out == ""
         tell(at(1.0, GB // 2))
