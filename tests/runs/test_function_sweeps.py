@@ -18,6 +18,7 @@ from jupyter_hyperpod.control.sweeps.plan import space_of
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.function_sweeps import FunctionSweep
 from jupyter_hyperpod.storage.store import Store
+from tests.test_magics import make_shell, run
 
 SHIFT = [3, 4]
 HANDLE = object()
@@ -151,6 +152,10 @@ def train(x, best=math.inf, kind=torch.float32, act=lambda v: v, limit=2 * SIZE)
     np.random.default_rng(0)
     return torch.tensor(settings.helper(x), dtype=kind) * Here.rate * act(limit)
 def wraps(x): return called(x)
+def sets(x):
+    settings.SCALE = x
+    settings.CONFIG["lr"] = x
+    return settings.helper(x)
 def seeds(x):
     torch.set_default_dtype(torch.float64)
     return called(x)
@@ -176,6 +181,17 @@ def test_what_a_module_changes_by_itself_is_no_setting(study: Any) -> None:
     cell = returned(study.train, x=[1])
     assert "rate = 0.1 * SIZE" in before and "rate = 0.7" in cell and "limit=8" in cell and "best=float('inf')" in cell
     assert "from settings import helper" in returned(study.wraps, x=[1])
+    study.sets(9)
+    assert "settings.SCALE = x" in returned(study.sets, x=[1])
+
+
+def test_a_class_of_a_cell_travels_as_it_is_here(store: Store) -> None:
+    shell = make_shell()
+    run(shell, "import functools\n@functools.total_ordering\nclass Other:\n    def __lt__(self, other): return True")
+    run(shell, "class Own:\n    depth = 2\n    def half(self, x):\n        return x / self.depth\n")
+    run(shell, "def f(x):\n    return Own().half(x), Other()\nOwn.depth = 8")
+    cell = returned(shell.user_ns["f"], x=[1])
+    assert "    depth = 8\n" in cell and "@functools.total_ordering\nclass Other" in cell
 
 
 @pytest.mark.parametrize(

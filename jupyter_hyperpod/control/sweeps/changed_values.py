@@ -58,6 +58,7 @@ class ChangedValues:
         self._name, self._module = name, module
         self._used: dict[str, types.ModuleType] = {}
         self._read: dict[tuple[str, str], Any] = {}
+        self._set: set[str] = set()
         self._texts: list[str] = []
 
     def add(self, source: str, names: Mapping[str, Mapping[str, Any]]) -> None:
@@ -71,6 +72,18 @@ class ChangedValues:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Attribute):
                 self._add_read(node, names)
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                self._add_set(node, names)
+
+    def _add_set(self, node: ast.Attribute | ast.Subscript, names: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note what the code itself sets in a module, such as ``settings.SCALE`` or ``settings.CONFIG["lr"]``."""
+        chain: list[str] = []
+        place: ast.expr = node
+        while isinstance(place, ast.Attribute | ast.Subscript):
+            chain += [place.attr] if isinstance(place, ast.Attribute) else []
+            place = place.value
+        if isinstance(place, ast.Name) and inspect.ismodule(names.get(place.id, {}).get(place.id)):
+            self._set.update(chain)
 
     def _use(self, module: types.ModuleType | None) -> None:
         if module is not None and sys.modules.get(module.__name__) is module:
@@ -99,7 +112,7 @@ class ChangedValues:
         own = {name: tree for name, tree in _own_modules(self._used.values()) if name != self._module}
         told = set[tuple[str, str]]()
         for name, tree in own.items():
-            told |= {(name, one) for one in _check_namespace(tree, vars(sys.modules[name]), name)}
+            told |= {(name, one) for one in _check_namespace(tree, vars(sys.modules[name]), name, self._set)}
         for name, tree in own.items():
             _check_from_imports(tree, vars(sys.modules[name]), name, own)
         for (module, name), value in self._read.items():
@@ -108,7 +121,9 @@ class ChangedValues:
                     f"{self._name} uses {module}.{name}, which was replaced here by {value.__qualname__}, and a trial "
                     f"imports {module} anew; call {value.__qualname__} itself"
                 )
-        self._check_imports({key: value for key, value in self._read.items() if key not in told})
+        self._check_imports(
+            {key: value for key, value in self._read.items() if key not in told and key[1] not in self._set}
+        )
         if own or {name.partition(".")[0] for name in self._used} - sys.stdlib_module_names - _WITHOUT_TORCH:
             self._check_torch([*self._texts, *(ast.unparse(tree) for tree in own.values())])
 
@@ -190,12 +205,13 @@ def _from_imports(tree: ast.Module, module: str) -> Iterator[tuple[types.ModuleT
                 yield from ((place, one) for one in node.names)
 
 
-def _check_namespace(tree: ast.Module, live: Mapping[str, Any], module: str) -> set[str]:
+def _check_namespace(tree: ast.Module, live: Mapping[str, Any], module: str, itself: set[str]) -> set[str]:
     """Compare what the text of a module says with what it has here; the names of which that is known, or no setting.
 
-    Names that the module's own code changes are no settings; those that it binds twice are left out. Raises SpecError.
+    Names that the module's own code changes, or the function (``itself``), are no settings; those that are bound twice
+    are left out. Raises SpecError.
     """
-    itself, known = changed_by_itself(tree), dict[str, Any]()
+    itself, known = changed_by_itself(tree) | itself, dict[str, Any]()
     once = {name for name, count in _bound(tree).items() if count == 1} - itself
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list and node.name in once:

@@ -9,6 +9,7 @@ import ast
 import builtins
 import dis
 import inspect
+import linecache
 import sys
 import textwrap
 import types
@@ -86,7 +87,7 @@ class _Gathered:
                 f"{thing.__name__} uses {names} of the function around it; define it at the top level, or pass them"
             )
         try:
-            source = textwrap.dedent(inspect.getsource(thing)).rstrip()
+            source = _class_in_a_cell(thing) or textwrap.dedent(inspect.getsource(thing)).rstrip()
             top = ast.parse(source).body[0]
         except (OSError, TypeError, SyntaxError):
             raise SpecError(
@@ -125,6 +126,21 @@ class _Gathered:
             raise SpecError(
                 f"{name} is a name of the sweep and of something that the function uses; rename one of them"
             )
+
+
+def _class_in_a_cell(thing: Any) -> str:
+    """The source of a class that a cell of a notebook defines: its methods know the cell, the class has no file."""
+    for name, one in vars(thing).items() if inspect.isclass(thing) and thing.__module__ == "__main__" else ():
+        method = inspect.unwrap(getattr(one, "fget", None) or getattr(one, "__func__", one))
+        if not inspect.isfunction(method) or method.__qualname__ != f"{thing.__qualname__}.{name}":
+            continue
+        lines = [line.rstrip("\n") for line in linecache.getlines(method.__code__.co_filename)]
+        for node in ast.parse("\n".join(lines)).body:
+            first = min([one.lineno for one in getattr(node, "decorator_list", [])], default=node.lineno)
+            last = node.end_lineno or node.lineno
+            if isinstance(node, ast.ClassDef) and first <= method.__code__.co_firstlineno <= last:
+                return "\n".join(lines[first - 1 : last])
+    return ""
 
 
 def _names(thing: Any, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
