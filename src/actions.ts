@@ -5,6 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { Api, FaultTarget } from './api';
 import { ScaleBody } from './components/scale';
+import { isSure } from './components/sure';
 import type { Fault } from './model/events';
 import type { HyperpodModel } from './model/model';
 import type { IJobSummary } from './model/views';
@@ -39,6 +40,8 @@ export class Actions {
       job: (id: string) => void;
       files: (mount: string) => void;
       runs: () => void;
+      schedules: () => void;
+      executed: (id: string) => Promise<void>;
       comparison: (ids: string[]) => void;
       example: () => Promise<void>;
     }
@@ -121,6 +124,20 @@ export class Actions {
     this._show.runs();
   }
 
+  /** What runs at times of the clock. */
+  openSchedules(): void {
+    this._show.schedules();
+  }
+
+  /** Write the notebook of a job with its outputs beside the one that was submitted, and open it. */
+  async openExecuted(id: string): Promise<void> {
+    try {
+      await this._show.executed(id);
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
   /** Curves and differences of some jobs side by side; the first is compared with each other. */
   compareRuns(ids: string[]): void {
     this._show.comparison(ids);
@@ -152,7 +169,7 @@ export class Actions {
 
   async stopCluster(): Promise<void> {
     const active = this._model.activeJobs.length;
-    const sure = await this._confirm(
+    const sure = await isSure(
       this._trans.__('Stop the cluster?'),
       active
         ? this._trans._n(
@@ -170,7 +187,7 @@ export class Actions {
 
   async stopJob(id: string): Promise<void> {
     const serves = (this._model.summary(id)?.deployment ?? null) !== null;
-    const sure = await this._confirm(
+    const sure = await isSure(
       this._trans.__('Stop %1?', this._name(id)),
       serves
         ? this._trans.__(
@@ -222,19 +239,6 @@ export class Actions {
 
   private _name(id: string): string {
     return this._model.summary(id)?.name || id;
-  }
-
-  private async _confirm(
-    title: string,
-    body: string,
-    label: string
-  ): Promise<boolean> {
-    const result = await showDialog({
-      title,
-      body,
-      buttons: [Dialog.cancelButton(), Dialog.warnButton({ label })]
-    });
-    return result.button.accept;
   }
 
   /** Make a request; a refusal is shown in the server's words. */

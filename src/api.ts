@@ -160,6 +160,66 @@ export interface IComparison {
   environments: boolean;
 }
 
+/** What came of one time of a schedule; without a job, `said` gives the reason. */
+export interface IScheduledRun {
+  due_s: number;
+  job: string;
+  /** Of the job; empty where it is not there, or no longer. */
+  state: string;
+  said: string;
+  /** Somebody asked for it. */
+  asked: boolean;
+}
+
+/** What runs at times of the clock. `words` says what `cron` means, in the time zone `zone`. */
+export interface ISchedule {
+  name: string;
+  cron: string;
+  zone: string;
+  words: string;
+  paused: boolean;
+  /** Null where it is paused, or has no further time. */
+  next_s: number | null;
+  filename: string;
+  backend: string;
+  created_s: number;
+  by: string;
+  catch_up: string;
+  overlap: string;
+  /** How many of its jobs that have ended are kept; 0 for all. */
+  keep_runs: number;
+  /** The newest at the end. */
+  runs: IScheduledRun[];
+}
+
+export interface ISchedules {
+  schedules: ISchedule[];
+  /** What is wrong, in sentences. */
+  notes: string[];
+}
+
+export type ScheduleAction = 'pause' | 'resume' | 'run' | 'delete';
+
+/** The notebook of a job with its outputs. */
+export interface IExecuted {
+  id: string;
+  /** Path of the notebook that was submitted; empty where it is not known. */
+  origin: string;
+  notebook: {
+    metadata: {
+      hyperpod: {
+        state: string;
+        cells: number;
+        cells_begun: number;
+        /** The cell that runs; null where none does. */
+        running_cell: number | null;
+        /** What is not certain of some cells, in sentences. */
+        notes: string[];
+      };
+    };
+  };
+}
+
 /** What is chosen for a promotion; what is left out stays as it was. */
 export interface IPromotionChoice {
   backend: string;
@@ -363,6 +423,23 @@ export class Api {
       jobs
     });
     return answer.said;
+  }
+
+  schedules(): Promise<ISchedules> {
+    return this._request('schedules');
+  }
+
+  /** Do something with a schedule; gives the id of the job that it runs now, if any. */
+  async askSchedule(schedule: string, action: ScheduleAction): Promise<string> {
+    const answer = await this._request<{ job: string }>('schedules', {
+      schedule,
+      action
+    });
+    return answer.job;
+  }
+
+  executed(id: string): Promise<IExecuted> {
+    return this._request(`jobs/${encodeURIComponent(id)}/notebook`);
   }
 
   /** A page of what a job's ranks have printed. */

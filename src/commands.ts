@@ -3,6 +3,7 @@ import { InputDialog } from '@jupyterlab/apputils';
 import type { CommandRegistry } from '@lumino/commands';
 
 import type { IShared } from './components/context';
+import { hasNotebook } from './derive';
 import { hyperpodIcon } from './icons';
 import type { IJobSummary } from './model/views';
 
@@ -11,6 +12,8 @@ export namespace CommandIDs {
   export const showFiles = 'hyperpod:show-files';
   export const openPlanner = 'hyperpod:open-planner';
   export const openRuns = 'hyperpod:open-runs';
+  export const openSchedules = 'hyperpod:open-schedules';
+  export const openExecuted = 'hyperpod:open-executed-notebook';
   export const compareRuns = 'hyperpod:compare-runs';
   export const startCluster = 'hyperpod:start-cluster';
   export const stopCluster = 'hyperpod:stop-cluster';
@@ -69,6 +72,16 @@ export function addCommands(
     isEnabled: () => model.activeJobs.length > 0,
     execute: args => withJob(shared, args.id, model.activeJobs, actions.stopJob)
   });
+  const notebooks = () => model.jobs.filter(hasNotebook);
+  commands.addCommand(CommandIDs.openExecuted, {
+    label: trans.__('Open the Executed Notebook of a Job…'),
+    caption: trans.__(
+      'The notebook that was the job, with the outputs of its cells'
+    ),
+    describedBy: JOB,
+    isEnabled: () => notebooks().length > 0,
+    execute: args => withJob(shared, args.id, notebooks(), actions.openExecuted)
+  });
   commands.addCommand(CommandIDs.scaleJob, {
     label: trans.__('Scale a Training Job…'),
     describedBy: JOB,
@@ -99,12 +112,14 @@ export function addCommands(
     CommandIDs.showPanel,
     CommandIDs.showFiles,
     CommandIDs.openRuns,
+    CommandIDs.openSchedules,
     CommandIDs.openPlanner,
     CommandIDs.startCluster,
     CommandIDs.stopCluster,
     CommandIDs.chooseJob,
     CommandIDs.stopJob,
     CommandIDs.scaleJob,
+    CommandIDs.openExecuted,
     CommandIDs.breakSomething,
     CommandIDs.openExample
   ]) {

@@ -35,6 +35,11 @@ export function failureOf(job: IJobSummary): string | null {
   return state === 'failed' ? reason || null : null;
 }
 
+/** Whether a notebook was the job and is stored with it, so that it can be had with its outputs. */
+export function hasNotebook(job: IJobSummary): boolean {
+  return !!job.origin.notebook_digest;
+}
+
 /** The present loading of all members of a job together. */
 export interface ILoading {
   fraction: number;

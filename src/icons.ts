@@ -80,3 +80,14 @@ export const promoteIcon = new LabIcon({
   </g>
 </svg>`
 });
+
+/** A clock. */
+export const schedulesIcon = new LabIcon({
+  name: 'jupyter_hyperpod:schedules',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.7" style="fill: none" stroke-linecap="round" stroke-linejoin="round">
+    <circle cx="12" cy="12" r="8"/>
+    <path d="M12 7.500V12l3.200 2.200"/>
+  </g>
+</svg>`
+});

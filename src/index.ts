@@ -43,6 +43,7 @@ import { followAddress, reveal, Target } from './reveal';
 import { runPlugin } from './run/plugin';
 import { comparison, runs } from './runs/plugin';
 import { RunningJobs } from './running';
+import { schedules } from './schedules/plugin';
 import { SidebarWidget } from './sidebar/widget';
 import { StatusWidget } from './status';
 import { IHyperpod } from './tokens';
@@ -81,10 +82,15 @@ const core: JupyterFrontEndPlugin<IShared> = {
       job: id => run(CommandIDs.openJob, { id }),
       files: mount => run(CommandIDs.showFiles, { mount }),
       runs: () => run(CommandIDs.openRuns, {}),
+      schedules: () => run(CommandIDs.openSchedules, {}),
+      executed: async id => {
+        const { openExecuted } = await import('./executed/open');
+        await openExecuted(app, shared, id, browser?.model.path ?? '');
+      },
       comparison: ids => run(CommandIDs.compareRuns, { ids: ids.join(' ') }),
       example: () => openExample(app, trans, browser)
     });
-    const shared = { model, actions, trans };
+    const shared: IShared = { model, actions, trans };
     addCommands(app.commands, shared, palette);
     if (registry) {
       void followSettings(registry, shared);
@@ -301,7 +307,11 @@ function openTarget(app: JupyterFrontEnd, target: Target): Promise<unknown> {
     return app.commands.execute(CommandIDs.compareRuns, { ids });
   }
   return app.commands.execute(
-    'runs' in target ? CommandIDs.openRuns : CommandIDs.openPlanner
+    'runs' in target
+      ? CommandIDs.openRuns
+      : 'schedules' in target
+        ? CommandIDs.openSchedules
+        : CommandIDs.openPlanner
   );
 }
 
@@ -424,6 +434,7 @@ export default [
   planner,
   runs,
   comparison,
+  schedules,
   renderer,
   rerun,
   runPlugin,

@@ -30,7 +30,10 @@ export class Cells {
   /** @param near the clicked element: in the output of a cell it means that cell. */
   async rerun(job: IJobSummary, near: Node | null): Promise<void> {
     const { trans } = this._shared;
-    const path = notebookPath(job, this._shared.model.settings?.root ?? '');
+    const path = notebookPath(
+      job.origin.notebook ?? '',
+      this._shared.model.settings?.root ?? ''
+    );
     const place =
       this._around(near) ??
       this._open(job, path) ??
@@ -102,9 +105,8 @@ export class Cells {
   }
 }
 
-/** The notebook of a job, relative to the server's `root`; empty where it lies outside. */
-export function notebookPath(job: IJobSummary, root: string): string {
-  const told = job.origin.notebook ?? '';
+/** The notebook that a job names, relative to the server's `root`; empty where it lies outside. */
+export function notebookPath(told: string, root: string): string {
   const above = root.replace(/\/+$/, '') + '/';
   const inside = root && told.startsWith(above);
   const path = inside ? told.slice(above.length) : told;

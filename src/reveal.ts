@@ -9,12 +9,17 @@ import type { Widget } from '@lumino/widgets';
 const PARAMETER = 'hyperpod-open';
 export const PLANNER = 'planner';
 const RUNS = 'runs';
+const SCHEDULES = 'schedules';
 const JOB = 'job:';
 const COMPARISON = 'compare:';
 
 /** The view that an address asks for. */
 export type Target =
-  { planner: true } | { runs: true } | { job: string } | { compare: string[] };
+  | { planner: true }
+  | { runs: true }
+  | { schedules: true }
+  | { job: string }
+  | { compare: string[] };
 
 /** The address of a page of JupyterLab that shows `target`. */
 export function pageOf(target: Target, baseUrl: string): string {
@@ -29,7 +34,7 @@ function valueOf(target: Target): string {
   if ('compare' in target) {
     return COMPARISON + target.compare.join(',');
   }
-  return 'runs' in target ? RUNS : PLANNER;
+  return 'runs' in target ? RUNS : 'schedules' in target ? SCHEDULES : PLANNER;
 }
 
 /** The view in the query of an address; null where there is none of ours. */
@@ -44,6 +49,9 @@ export function targetOf(search: string): Target | null {
   }
   if (value === RUNS) {
     return { runs: true };
+  }
+  if (value === SCHEDULES) {
+    return { schedules: true };
   }
   return value === PLANNER ? { planner: true } : null;
 }

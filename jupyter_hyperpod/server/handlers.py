@@ -20,6 +20,7 @@ from .errors import RequestRefused
 from .output_pages import OutputHandler
 from .run_handlers import (
     ComparisonHandler,
+    ExecutedHandler,
     PromoteHandler,
     PromotionHandler,
     RunDeletionHandler,
@@ -27,6 +28,7 @@ from .run_handlers import (
     RunsHandler,
     RunSourcesHandler,
 )
+from .schedule_handlers import SchedulesHandler
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
@@ -201,10 +203,12 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/runs/labels", RunLabelsHandler),
     (f"{ROOT}/runs/delete", RunDeletionHandler),
     (f"{ROOT}/comparison", ComparisonHandler),
+    (f"{ROOT}/schedules", SchedulesHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/output", OutputHandler),
+    (f"{ROOT}/jobs/{_JOB}/notebook", ExecutedHandler),
     (f"{ROOT}/jobs/{_JOB}/promotion", PromotionHandler),
     (f"{ROOT}/jobs/{_JOB}/promote", PromoteHandler),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),

@@ -106,6 +106,17 @@ class ComparisonHandler(ApiHandler):
         await send(self, lambda store: _compared(store, names, whole))
 
 
+class ExecutedHandler(ApiHandler):
+    """The notebook of a job with its outputs; the browser saves it where its person may write."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        await send(self, lambda store: _executed(store, job_id))
+
+
 class PromotionHandler(ApiHandler):
     """What a job would be on another backend; nothing is submitted."""
 
@@ -141,6 +152,13 @@ def _compared(store: Store, names: list[str], whole: bool) -> Any:
     from ..control.runs.verbs import compared_for_browser
 
     return compared_for_browser(store, names, whole)
+
+
+def _executed(store: Store, job_id: str) -> Any:
+    from ..control.executed import executed_notebook
+
+    notebook = executed_notebook.executed(store, job_id)
+    return {"id": job_id, "origin": executed_notebook.origin(store, job_id), "notebook": notebook}
 
 
 def _promotion(store: Store, job_id: str, body: dict[str, Any]) -> Any:

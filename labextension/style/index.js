@@ -3,4 +3,5 @@ import './base.css';
 import './run.css';
 import './runs.css';
 import './compare.css';
+import './schedules.css';
 import './forced.css';

@@ -49,6 +49,7 @@ it.each([
   { job: 'tinylm-abcdefgh' },
   { planner: true } as const,
   { runs: true } as const,
+  { schedules: true } as const,
   { compare: ['a-aaaaaaaa', 'b-bbbbbbbb'] }
 ])('reads %p from the address that it wrote', target => {
   const url = new URL(pageOf(target, 'http://localhost:8888/user/a b/'));

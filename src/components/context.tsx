@@ -1,4 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ISignal } from '@lumino/signaling';
 import * as React from 'react';
 
 import type { Actions } from '../actions';
@@ -40,6 +41,18 @@ export function useTopics(...topics: string[]): void {
       model.changed.disconnect(onChange);
     };
   }, [model, wanted]);
+}
+
+/** Draw again whenever a source of data has changed. */
+export function useChanges(source: { changed: ISignal<object, void> }): void {
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
+  React.useEffect(() => {
+    const onChange = () => redraw();
+    source.changed.connect(onChange);
+    return () => {
+      source.changed.disconnect(onChange);
+    };
+  }, [source]);
 }
 
 /** Follow a job while mounted and draw again whenever it changes; null until its view has arrived. */

@@ -1,9 +1,10 @@
-import { launchIcon, stopIcon } from '@jupyterlab/ui-components';
+import { launchIcon, notebookIcon, stopIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import {
   elapsed,
   failureOf,
+  hasNotebook,
   loading,
   progress,
   remaining,
@@ -60,6 +61,21 @@ export function JobActions(props: {
   );
 }
 
+/** The button for the notebook of a job with its outputs, where a notebook was the job. */
+export function NotebookButton(props: {
+  job: IJobSummary;
+}): JSX.Element | null {
+  const { job } = props;
+  const { actions, trans } = useShared();
+  return hasNotebook(job) ? (
+    <Button
+      icon={notebookIcon}
+      title={trans.__('Open the executed notebook of %1', job.name)}
+      onClick={() => actions.openExecuted(job.id)}
+    />
+  ) : null;
+}
+
 /** The head of a job: name, state, buttons and progress. */
 export function JobHeader(props: {
   job: IJobView;
@@ -80,6 +96,7 @@ export function JobHeader(props: {
           {job.id}
         </span>
         <span className="jp-Hp-actions">
+          <NotebookButton job={job} />
           {!job.deployment && !props.open && (
             <Button
               icon={promoteIcon}

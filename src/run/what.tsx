@@ -195,8 +195,7 @@ export function More(props: {
             value={choice.zone}
             placeholder={HERE}
             help={trans.__(
-              'Of the schedule. `%1` lists what is scheduled.',
-              '%hyperpod schedule list'
+              'Of the schedule. The clock in the panel lists all schedules.'
             )}
             onChange={zone => change({ zone: zone.trim() })}
           />

@@ -1,9 +1,10 @@
 /** What can be done with ticked runs; everything that cannot be undone, or hides something, asks first. */
 
-import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
+import { InputDialog } from '@jupyterlab/apputils';
 
 import type { ILabelling, IRun } from '../api';
 import type { IShared } from '../components/context';
+import { isSure } from '../components/sure';
 import { TERMINAL_STATES } from '../model/events';
 import { tellRefusal } from '../refusals';
 import type { Rows } from './rows';
@@ -54,7 +55,7 @@ export class RunActions {
 
   async archive(runs: readonly IRun[]): Promise<boolean> {
     const { trans } = this._shared;
-    const sure = await this._sure(
+    const sure = await isSure(
       runs.length === 1
         ? trans.__('Archive %1?', runs[0].name)
         : trans._n('Archive %1 run?', 'Archive %1 runs?', runs.length),
@@ -73,31 +74,16 @@ export class RunActions {
 
   async delete(runs: readonly IRun[]): Promise<boolean> {
     const { trans, model } = this._shared;
-    const sure = await this._sure(
+    const sure = await isSure(
       runs.length === 1
         ? trans.__('Delete %1?', runs[0].name)
         : trans._n('Delete %1 run?', 'Delete %1 runs?', runs.length),
       trans.__(
         'Journal, output, specification and code are removed for good. Checkpoints elsewhere stay.'
       ),
-      trans.__('Delete'),
-      true
+      trans.__('Delete')
     );
     return sure && (await this._ask(runs, ids => model.api.deleteRuns(ids)));
-  }
-
-  private async _sure(
-    title: string,
-    body: string,
-    label: string,
-    warns: boolean
-  ): Promise<boolean> {
-    const accept = warns
-      ? Dialog.warnButton({ label })
-      : Dialog.okButton({ label });
-    const buttons = [Dialog.cancelButton(), accept];
-    const result = await showDialog({ title, body, buttons });
-    return result.button.accept;
   }
 
   /** Make a request and show its effect; a refusal is shown in the server's words. */

@@ -1,7 +1,7 @@
 import * as React from 'react';
 
 import type { IRun } from '../api';
-import { useShared } from '../components/context';
+import { useChanges, useShared } from '../components/context';
 import { Button } from '../components/parts';
 import { formatInteger } from '../format';
 import { Connection } from '../sidebar/sidebar';
@@ -25,7 +25,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
   const { rows } = props;
   const shared = useShared();
   const { trans, actions } = shared;
-  useRows(rows);
+  useChanges(rows);
   const [filter, setFilter] = React.useState('');
   const [order, setOrder] = React.useState<IOrder>({
     column: 'submitted',
@@ -105,6 +105,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
           {picked.length > 0 && (
             <Picked
               picked={picked}
+              notebook={run => actions.openExecuted(run.id)}
               promote={run => actions.promote(run.id, run.name, run.backend)}
               compare={() => actions.compareRuns(picked.map(run => run.id))}
               runActions={runActions}
@@ -143,18 +144,6 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
       )}
     </>
   );
-}
-
-/** Draw again when the rows change. */
-function useRows(rows: Rows): void {
-  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
-  React.useEffect(() => {
-    const onChange = () => redraw();
-    rows.changed.connect(onChange);
-    return () => {
-      rows.changed.disconnect(onChange);
-    };
-  }, [rows]);
 }
 
 /** How many runs there are, and what is left out. */
@@ -197,6 +186,7 @@ function Count(props: {
 function Picked(props: {
   picked: IRun[];
   compare: () => void;
+  notebook: (run: IRun) => Promise<void>;
   promote: (run: IRun) => Promise<void>;
   runActions: RunActions;
   untick: (done: boolean) => void;
@@ -218,12 +208,22 @@ function Picked(props: {
         {trans.__('Compare')}
       </Button>
       {picked.length === 1 && (
-        <Button
-          title={trans.__('Submit it to another cluster')}
-          onClick={() => props.promote(picked[0])}
-        >
-          {trans.__('Promote…')}
-        </Button>
+        <>
+          <Button
+            title={trans.__(
+              'Open the notebook that was the job, with the outputs of its cells'
+            )}
+            onClick={() => props.notebook(picked[0])}
+          >
+            {trans.__('Notebook')}
+          </Button>
+          <Button
+            title={trans.__('Submit it to another cluster')}
+            onClick={() => props.promote(picked[0])}
+          >
+            {trans.__('Promote…')}
+          </Button>
+        </>
       )}
       <Button onClick={() => runActions.addTag(picked)}>
         {trans.__('Tag…')}

@@ -1,41 +1,20 @@
 import { MainAreaWidget } from '@jupyterlab/apputils';
-import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { Part } from '../components/boundary';
 import type { IShared } from '../components/context';
 import { runsIcon } from '../icons';
-import { Root } from '../root';
+import { LookingRoot, Root } from '../root';
 import { Rows } from './rows';
 import { RunsTable } from './table';
 
-class RunsRoot extends Root {
-  constructor(shared: IShared) {
-    super(shared);
-    this._rows = new Rows(shared.model);
+class RunsRoot extends LookingRoot {
+  constructor(
+    shared: IShared,
+    private readonly _rows: Rows
+  ) {
+    super(shared, _rows);
     this.addClass('jp-Hp-runs');
-  }
-
-  dispose(): void {
-    this._rows.dispose();
-    super.dispose();
-  }
-
-  protected onAfterShow(message: Message): void {
-    super.onAfterShow(message);
-    this._rows.look(true);
-  }
-
-  protected onBeforeHide(message: Message): void {
-    this._rows.look(false);
-    super.onBeforeHide(message);
-  }
-
-  protected onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    if (this.isVisible) {
-      this._rows.look(true);
-    }
   }
 
   protected view(): JSX.Element {
@@ -45,14 +24,12 @@ class RunsRoot extends Root {
       </Part>
     );
   }
-
-  private readonly _rows: Rows;
 }
 
 /** The table of runs in the main area; only one exists. */
 export class RunsWidget extends MainAreaWidget<Root> {
   constructor(shared: IShared) {
-    super({ content: new RunsRoot(shared) });
+    super({ content: new RunsRoot(shared, new Rows(shared.model)) });
     this.id = 'jp-hyperpod-runs';
     this.title.label = shared.trans.__('Runs');
     this.title.caption = shared.trans.__('All jobs of the store in one table');

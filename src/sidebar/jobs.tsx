@@ -4,7 +4,7 @@ import * as React from 'react';
 import { Part } from '../components/boundary';
 import { useShared, useTopics } from '../components/context';
 import { loadText } from '../components/deployment';
-import { JobActions } from '../components/job';
+import { JobActions, NotebookButton } from '../components/job';
 import {
   Button,
   ProgressBar,
@@ -15,7 +15,7 @@ import {
 } from '../components/parts';
 import { failureOf, progress, traffic } from '../derive';
 import { formatDuration, formatLoss } from '../format';
-import { runsIcon } from '../icons';
+import { runsIcon, schedulesIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { tellRefusal } from '../refusals';
@@ -48,11 +48,18 @@ export function JobsSection(): JSX.Element {
       title={trans.__('Jobs')}
       count={jobs.length + olderJobs || undefined}
       actions={
-        <Button
-          icon={runsIcon}
-          title={trans.__('All runs in one table')}
-          onClick={() => actions.openRuns()}
-        />
+        <>
+          <Button
+            icon={schedulesIcon}
+            title={trans.__('Schedules: what runs at times of the clock')}
+            onClick={() => actions.openSchedules()}
+          />
+          <Button
+            icon={runsIcon}
+            title={trans.__('All runs in one table')}
+            onClick={() => actions.openRuns()}
+          />
+        </>
       }
     >
       {shown.length === 0 && <Empty />}
@@ -130,10 +137,14 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
         />
         {active ? (
           <span className="jp-Hp-actions">
+            <NotebookButton job={job} />
             <JobActions job={job} />
           </span>
         ) : (
-          <Ended job={job} />
+          <span className="jp-Hp-right">
+            <NotebookButton job={job} />
+            <Ended job={job} />
+          </span>
         )}
       </div>
       {active && (served === null || value !== null) && (

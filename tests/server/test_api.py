@@ -90,7 +90,7 @@ def resource_of(path: str) -> str:
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}
-    other["backends"] = "cluster"
+    other |= {"backends": "cluster", "schedules": "runs"}
     return f"jupyter_hyperpod.{other.get(first, first)}"
 
 

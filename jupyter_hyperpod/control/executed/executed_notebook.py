@@ -73,6 +73,13 @@ def executed(store: Store, job_id: str, rank: int = 0) -> dict[str, Any]:
     }
 
 
+def origin(store: Store, job_id: str) -> str:
+    """The path of the notebook that was submitted; "" where it is not known. Raises NotFound."""
+    spec = store.job(job_id).spec()
+    told = str(spec.origin.get("notebook") or spec.filename)
+    return told if told.endswith(".ipynb") else ""
+
+
 class _Run:
     """One run of the cells: what is known of each."""
 

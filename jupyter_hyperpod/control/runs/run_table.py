@@ -101,6 +101,17 @@ class RunTable:
                 "unfinished": sum(known.wants_goodput for known in self._known.values()),
             }
 
+    def states(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The states of some jobs; one that is not there has none."""
+        found = {}
+        for job_id in dict.fromkeys(job_ids):
+            if (self._store.jobs / job_id).is_dir():
+                with self._lock:  # others may ask between two journals
+                    self._look(job_id, self._version + 1)
+                    if known := self._known.get(job_id):
+                        found[job_id] = str(known.row["state"])
+        return found
+
     def sources_with(self, words: Iterable[str]) -> dict[str, list[str]]:
         """Word -> the sources that contain it, whatever its case, by the names that rows have for them."""
         with self._lock:
@@ -129,18 +140,22 @@ class RunTable:
             self._gone[job_id] = self._version = self._version + 1
         began_s, unread, version = time.monotonic(), 0, self._version + 1
         for job_id in ids:
-            known = self._known.get(job_id)
-            if known is None and time.monotonic() - began_s > READ_S:
+            if job_id not in self._known and time.monotonic() - began_s > READ_S:
                 unread += 1
                 continue
-            with suppress(HyperpodError, OSError):  # deleted meanwhile, or no job
-                fresh = self._read(job_id, known)
-                if fresh is not known:
-                    fresh.version = self._version = version
-                    self._known[job_id] = fresh
-                    self._gone.pop(job_id, None)
+            self._look(job_id, version)
         self._cache.flush(there)
         return unread
+
+    def _look(self, job_id: str, version: int) -> None:
+        """Read what is new of one job."""
+        with suppress(HyperpodError, OSError):  # deleted meanwhile, or no job
+            known = self._known.get(job_id)
+            fresh = self._read(job_id, known)
+            if fresh is not known:
+                fresh.version = self._version = version
+                self._known[job_id] = fresh
+                self._gone.pop(job_id, None)
 
     def _read(self, job_id: str, known: _Known | None) -> _Known:
         """What is known of a job now; the same object where its row is the same."""

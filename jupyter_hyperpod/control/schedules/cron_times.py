@@ -118,6 +118,10 @@ class CronTimes:
             newest = time_s
         return newest
 
+    def explained(self) -> str:
+        """What the fields mean: ``At 06:30 on Monday through Friday``."""
+        return CronSim(self._fields, datetime(2000, 1, 1, tzinfo=UTC)).explain()
+
     def words(self, time_s: float) -> str:
         """A time as people of this zone write it: ``Fri 2026-11-27 06:30``."""
         at = datetime.fromtimestamp(time_s, self._zone)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ...core.errors import HyperpodError
 from ...core.units import plural
 from ...storage.store import Store
 from .. import cluster
@@ -82,6 +84,7 @@ def described(store: Store, schedule: Schedule) -> list[str]:
     kept = f", keeps {plural(schedule.keep_runs, 'run')} that have ended" if schedule.keep_runs else ""
     lines = [
         f"{schedule.name}: {state(schedule)}, {schedule.cron} {schedule.zone}, {when}",
+        times.explained(),
         f"runs {spec.filename} as it was on {times.words(schedule.created_s)} ({spec.cell_digest[:12]}), backend "
         f"{spec.backend}, {plural(spec.nodes, 'node')}; scheduled by {schedule.by}",
         f"catch-up {schedule.catch_up}, overlap {schedule.overlap}{kept}",
@@ -98,13 +101,32 @@ def silence(store: Store, schedules: Sequence[Schedule]) -> list[str]:
     return [SILENT]
 
 
-def record(store: Store, schedule: Schedule) -> dict[str, Any]:
-    """A schedule for programs; times in seconds since the Unix epoch."""
+def record(store: Store, schedule: Schedule, of_run: Callable[[Store, ScheduledRun], str] = state_of) -> dict[str, Any]:
+    """A schedule for programs; times in seconds since the Unix epoch. ``of_run`` gives the state of a run's job."""
     told = {key: value for key, value in schedule.to_json().items() if key not in ("runs", "starting")}
     runs = [
-        {"due_s": run.due_s, "job": run.job, "state": state_of(store, run), "said": run.said, "asked": run.asked}
+        {"due_s": run.due_s, "job": run.job, "state": of_run(store, run), "said": run.said, "asked": run.asked}
         for run in schedule.runs
     ]
     spec = schedule_file.directory(store, schedule.name).spec()
     what = {"filename": spec.filename, "cell_digest": spec.cell_digest, "backend": spec.backend}
-    return {**told, **what, "state": state(schedule), "next_s": next_s(schedule), "runs": runs}
+    times = {"words": CronTimes(schedule.cron, schedule.zone).explained(), "next_s": next_s(schedule)}
+    return {**told, **what, "state": state(schedule), **times, "runs": runs}
+
+
+def for_browser(store: Store, states: Callable[[Sequence[str]], Mapping[str, str]]) -> dict[str, Any]:
+    """All schedules with their newest runs, and sentences about what is wrong. ``states`` knows those of jobs, by id.
+
+    One that cannot be told of does not keep the others from the list. Raises StoreError.
+    """
+    store.refuse_foreign()
+    found, problems = schedule_file.all_of(store)
+    found = [replace(schedule, runs=schedule.runs[-SHOWN:]) for schedule in found]
+    known = states([run.job for schedule in found for run in schedule.runs if run.job])
+    records = []
+    for schedule in found:
+        try:
+            records.append(record(store, schedule, lambda _, run: known.get(run.job, "")))
+        except HyperpodError as error:
+            problems.append(f"the schedule {schedule.name}: {error}")
+    return {"schedules": records, "notes": [*problems, *silence(store, found)]}

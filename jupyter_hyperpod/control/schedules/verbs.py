@@ -150,38 +150,49 @@ def wake_again(store: Store) -> bool:
 
 def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
     """Carry out ``schedule``. ``command``: how this face is called."""
+    from . import schedule_file, schedule_table
+
+    if options.action != "list":
+        if not options.schedule:
+            raise SpecError(f"`schedule {options.action}` needs the name of a schedule; `schedule list` shows them")
+        return act(store, options.action, options.schedule, command)
+    if options.schedule:
+        raise SpecError("`schedule list` lists all schedules; `schedule show NAME` shows one")
+    _attend(store)
+    found, problems = schedule_file.all_of(store)
+    lines = [*problems, *schedule_table.silence(store, found)]
+    records = [schedule_table.record(store, one) for one in found]
+    return Answer(records, schedule_table.overview(store, found), lines)
+
+
+def act(store: Store, action: str, name: str, command: str) -> Answer:
+    """Show a schedule, or pause, resume, run or delete it. Raises NotFound, Conflict, StoreError, ClusterError."""
     from . import firing, schedule_file, schedule_table
 
-    store.refuse_foreign()
-    with suppress(HyperpodError):  # then the list says that nothing runs
-        wake_again(store)
-    if options.action == "list":
-        if options.schedule:
-            raise SpecError("`schedule list` lists all schedules; `schedule show NAME` shows one")
-        found, problems = schedule_file.all_of(store)
-        lines = [*problems, *schedule_table.silence(store, found)]
-        records = [schedule_table.record(store, one) for one in found]
-        return Answer(records, schedule_table.overview(store, found), lines)
-    if not options.schedule:
-        raise SpecError(f"`schedule {options.action}` needs the name of a schedule; `schedule list` shows them")
-    name = options.schedule
-    if options.action == "delete":
+    _attend(store)
+    if action == "delete":
         schedule_file.delete(store, name)
         return Answer({"name": name}, None, [f"{name} is deleted; its jobs stay"])
-    if options.action == "run":
+    if action == "run":
         made = firing.run_now(store, name)
         told = f"{made.job} runs {name} now; {command} logs {made.job}" if made.job else made.said
         return Answer({"name": name, "job": made.job, "said": made.said}, None, [told], ok=bool(made.job))
     schedule = schedule_file.read(store, name)
-    if options.action in ("pause", "resume"):
+    if action in ("pause", "resume"):
         with schedule_file.changing(store):
             schedule = schedule_file.read(store, name)
-            if options.action == "resume" and schedule.paused:  # what came meanwhile was not missed
+            if action == "resume" and schedule.paused:  # what came meanwhile was not missed
                 schedule = replace(schedule, paused=False, settled_s=max(schedule.settled_s, time.time()))
-            schedule = replace(schedule, paused=options.action == "pause")
+            schedule = replace(schedule, paused=action == "pause")
             schedule_file.write(store, schedule)
         if not schedule.paused:
             wake(store, schedule_file.directory(store, name).spec().backend)
     lines = [*schedule_table.described(store, schedule), *schedule_table.silence(store, [schedule])]
-    table = schedule_table.runs_table(store, schedule) if options.action == "show" else None
+    table = schedule_table.runs_table(store, schedule) if action == "show" else None
     return Answer(schedule_table.record(store, schedule), table, lines)
+
+
+def _attend(store: Store) -> None:
+    store.refuse_foreign()
+    with suppress(HyperpodError):  # then the list says that nothing runs
+        wake_again(store)

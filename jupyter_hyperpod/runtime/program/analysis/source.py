@@ -118,20 +118,6 @@ class Program:
         _, _, file, line = found[0]
         return self.at(file, line)
 
-    def read_by_loop(self, name: str, is_attribute: bool) -> str:
-        """The line, in words, where code reads this that calls the steps, not what the steps call; "" for none."""
-        kind = ast.Attribute if is_attribute else ast.Name
-        loads = {id(node) for node in self.reads.loads(name) if isinstance(node, kind)}
-        for file, tree in self._files.items() if loads else ():
-            for node in nodes_of(tree):
-                if id(node) in loads and self._is_called_from(node, file):
-                    return self.at(file, getattr(node, "lineno", 0))
-        return ""
-
-    def _is_called_from(self, node: ast.AST, file: str) -> bool:
-        function = self.reads.function_of(node)
-        return file == self._cell and not self._scopes if function is None else self._is_near(function, file)
-
     def unseeded(self) -> list[str]:
         """Calls of the cell whose results differ from process to process, each with its line."""
         return [f"{name} ({self.at(file, line)})" for name, file, line in self._all(chance.unseeded)]
