@@ -19,6 +19,11 @@ from .pool import PooledReplica, ReplicaPool
 from .relay import ClientRequest, Relay
 from .replica_manager import WRITER, ReplicaManager
 
+OTHER_MODEL = (
+    "{replica} has loaded another model than {first}: what is at {model} has changed since the deployment began, so "
+    "an answer depends on the replica that gives it. End this deployment and serve the new model, or put the old files "
+    "back and drain the node"
+)
 PROBE = b'{"prompt": [0], "max_tokens": 1, "temperature": 0}'
 
 
@@ -46,6 +51,7 @@ class Deployment:
         self._incident = _open_incident(view)
         self._sampled: dict[str, Any] = {}
         self._samples = 0
+        self._models: dict[str, str] = {}  # by which model it is: the first replica that had it
         self._probes: set[asyncio.Task[None]] = set()
 
     def end(self, state: str, reason: str) -> None:
@@ -54,11 +60,21 @@ class Deployment:
 
     def welcome(self, replica: PooledReplica) -> None:
         """A replica has become ready. Without requests, ask it for one token to warm it up."""
+        self._look_at_model(replica)
         if self.site.serve.task == "completions" and not replica.outstanding:
             request = ClientRequest(replica.path, PROBE, secrets.token_hex(12))
             probe = asyncio.create_task(self.relay.probe(replica, request))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
+
+    def _look_at_model(self, replica: PooledReplica) -> None:
+        """Say it where replicas have loaded different models."""
+        if replica.model and replica.model not in self._models:
+            self._models[replica.model] = replica.name
+            first = next(iter(self._models.values()))
+            if first != replica.name:
+                text = OTHER_MODEL.format(replica=replica.name, first=first, model=self.site.serve.model)
+                self.journal.write("warning.raised", {"text": text})
 
     def judge(self) -> None:
         """Journal the state of the deployment where it has changed."""

@@ -19,6 +19,7 @@ from ..core.spec import MODEL_VARIABLE, EngineSpec, filled_in
 from ..loader.local_model import local_model
 from ..mounts import remote
 from ..mounts.table import known_mounts, resolve_url
+from . import model_identity
 from .compute_thread import aside
 from .connection import ReplicaBroken, ReplicaConnections
 from .context import ANSWER_LIMIT_BYTES, FROM_ENGINE, HOST, REQUEST_ID, STREAM, Site
@@ -37,6 +38,7 @@ class ExternalEngine:
         assert site.serve.engine is not None
         self._site, self._spec = site, site.serve.engine
         self._model_name = ""
+        self.identity = ""  # which model it has (`model_identity`)
         self._line: ReplicaConnections | None = None
         self.process: EngineProcess | None = None
 
@@ -62,6 +64,7 @@ class ExternalEngine:
         self._line = ReplicaConnections(HOST, port)
         self.process = EngineProcess(self._spec, command, port, environment)
         await self.process.start()
+        self.identity = await aside(partial(model_identity.of_files, path))
 
     async def end(self, at_once: bool = False) -> None:
         """End the engine with all its processes."""

@@ -28,6 +28,7 @@ from ..mounts.table import known_mounts, resolve_url
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
+from . import model_identity
 from .context import Site
 from .generate import Sampling, check_prompt, generate
 
@@ -59,9 +60,12 @@ class Task:
 
 
 class Served(Protocol):
-    """``path``: its HTTP path; ``answer`` yields the pieces of an answer, each of which may take long."""
+    """``path``: its HTTP path; ``identity``: which model it is (`model_identity`); ``answer`` yields the pieces of an
+    answer, each of which may take long.
+    """
 
     path: str
+    identity: str
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]: ...
 
@@ -92,7 +96,7 @@ def load(site: Site, report: Report, enter: Enter) -> Served:
     enter("loaded")
     _check(tensors, model)
     model.load_state_dict(tensors, assign=True)
-    return Completions(model.requires_grad_(False).eval(), site.spec.name)
+    return Completions(model.requires_grad_(False).eval(), site.spec.name, model_identity.of_tensors(tensors))
 
 
 class _Unfilled(TorchFunctionMode):
@@ -143,8 +147,8 @@ class Completions:
 
     path = "/v1/completions"
 
-    def __init__(self, model: Decoder, name: str) -> None:
-        self._model, self._name = model, name
+    def __init__(self, model: Decoder, name: str, identity: str = "") -> None:
+        self._model, self._name, self.identity = model, name, identity
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
         """Yield one piece per token; the last one has a ``finish_reason``. Raises InvalidRequest."""
@@ -241,6 +245,7 @@ class PythonModel:
             if not callable(getattr(module, name, None)):
                 raise SpecError(f"the handler has no function {name}; expected load(model) and predict(model, inputs)")
         self._predict, self._model = module.predict, module.load(url)
+        self.identity = model_identity.of_files(url)
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
         """Yield the one answer. Raises InvalidRequest."""

@@ -35,6 +35,7 @@ class PooledReplica:
     started_s: float
     state: str = "loading"
     path: str = ""
+    model: str = ""  # which one it has loaded (`model_identity`); "" where that is not known
     progress: tuple[int, int] = (0, 0)  # bytes loaded, bytes in all
     outstanding: int = 0
     retired: bool = False

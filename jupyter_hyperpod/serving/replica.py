@@ -140,11 +140,12 @@ class ServingReplica:
     def facts(self) -> dict[str, Any]:
         """The replica's state for the gateway."""
         path = self.served.path if self.served else ""
+        model = self.served.identity if self.served else self.external.identity if self.external else ""
         me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.host}
         me |= {"machine": socket.gethostname()}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
         load = {"load": self.external.load} if self.external is not None else {}
-        return me | now | load | {"port": self.port, "path": path, "stages": dict(self.stages)}
+        return me | now | load | {"port": self.port, "path": path, "model": model, "stages": dict(self.stages)}
 
     # -- the gateway -------------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class ReplicaManager:
         replica.told_s = time.monotonic()
         replica.heard_s, replica.state, replica.path = time.monotonic(), facts["state"], facts["path"]
         replica.error, replica.progress = facts["error"], (facts["progress"][0], facts["progress"][1])
-        replica.load = facts.get("load", {})
+        replica.load, replica.model = facts.get("load", {}), facts.get("model", "")
         for stage, time_s in facts["stages"].items():
             self._tell(replica, stage, time_s)
         if replica.state == "draining" and not replica.ending:

@@ -23,7 +23,7 @@ from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.entry import JobEntry
 from jupyter_hyperpod.supervisor.reconcile import ProcessFailures
 from jupyter_hyperpod.system.users import own_name
-from tests.serving.conftest import Deployment, Serve
+from tests.serving.conftest import Deployment, Serve, write_decoder
 from tests.support.deployment_clients import Drive
 
 Wait = Callable[..., object]
@@ -70,6 +70,23 @@ def test_the_only_replica_is_killed_while_it_answers_and_the_next_one_goes_on(
     assert disturbed.status == 200
     assert strip_created(disturbed.content) == strip_created(undisturbed)
     assert found.health()["retried"] >= 1
+
+
+def test_a_replica_that_loads_another_model_than_the_first_one_is_told(
+    serve: Serve, tmp_path: Path, eventually: Wait
+) -> None:
+    """A training saves again where a deployment's model is; a later replica would answer otherwise, unseen."""
+    found = serve(write_decoder(tmp_path), name="retrained")
+    eventually(ready(found, 1), 20)
+    weights = next(tmp_path.rglob("*.safetensors"))
+    saved = bytearray(weights.read_bytes())
+    saved[-2:] = b"\x3f\x3f"
+    (tmp_path / "new").write_bytes(saved)
+    (tmp_path / "new").replace(weights)
+    os.kill(found.pids()[0], signal.SIGKILL)
+    eventually(lambda: found.view["warnings"], 20)
+    (warning,) = found.view["warnings"]
+    assert "has loaded another model than" in warning["text"] and str(tmp_path) in warning["text"]
 
 
 def strip_created(stream: bytes) -> list[bytes]:
