@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.spec import TURN_VARIABLE, ServeSpec
 from jupyter_hyperpod.serving.context import REPLICA_PATH, Site
 from jupyter_hyperpod.storage.store import Store
@@ -82,3 +84,5 @@ def test_only_the_two_of_them_understand_each_other_and_a_newer_gateway_gets_the
     eventually(ready(again, 1), 20)
     assert again.predict(4).json()["outputs"]["y"] == 10.0 and later.poll() is None
     assert [one["member"] for one in again.view["members"]] == [member["member"]], "the replica has stayed"
+    jobs.fault(again.store, again.job_id, "kill", rank=0)
+    assert far.processes[1].wait(20) == -signal.SIGKILL, "its gateway has told it, for a signal does not reach it"

@@ -24,7 +24,7 @@ class KubernetesBackend:
     """See `backends.base.Backend`."""
 
     title = "Kubernetes"
-    capabilities = Capabilities()
+    capabilities = Capabilities(serves=True)
     advice = "see `kubectl describe node NODE`; `kubectl uncordon NODE` brings a node back that is in order"
     list_command = "kubectl get nodes"
 
