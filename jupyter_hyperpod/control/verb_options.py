@@ -79,7 +79,7 @@ NOTEBOOK_HELP = "write the notebook of a job with the outputs of its cells, also
 
 def add_notebook_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``notebook``."""
-    written = "notebook to write (default: JOB.ipynb in this folder); one that exists is replaced"
+    written = "notebook to write (default: JOB.ipynb in this folder); an executed one that is there is replaced"
     parser.add_argument("-o", "--output", metavar="FILE", help=written)
     parser.add_argument("--rank", type=int, metavar="R", help="with what this rank has printed (default: rank 0)")
 

@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.control.executed import stored_notebook
 from jupyter_hyperpod.control.executed.executed_notebook import executed, write_notebook
 from jupyter_hyperpod.control.sources.source import notebook_source
-from jupyter_hyperpod.core.errors import Conflict
+from jupyter_hyperpod.core.errors import Conflict, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.runtime import cell_by_cell
 from jupyter_hyperpod.storage.joined_cells import JoinedCells, joined
@@ -194,6 +194,24 @@ def test_the_file_is_written_for_its_owner_alone(scene: Scene, tmp_path: Path) -
     assert (tmp_path / "out.ipynb").stat().st_mode & 0o777 == 0o600
     assert answer.lines[0] == f"{scene.job.id} running: 1 of 3 code cells begun"
     assert nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[0].source == "# Title"
+    (tmp_path / "link.ipynb").symlink_to(tmp_path / "out.ipynb")
+    write_notebook(scene.store, scene.job.id, str(tmp_path / "link.ipynb"), None)
+    assert (tmp_path / "link.ipynb").is_symlink()  # the executed notebook behind it is written again
+
+
+def test_what_is_no_executed_notebook_is_not_replaced(scene: Scene, tmp_path: Path) -> None:
+    scene.begin(1)
+    scene.relay.flush()
+    source, pipe = tmp_path / "train.ipynb", tmp_path / "pipe"
+    nbformat.write(nbformat.v4.new_notebook(), source)
+    os.mkfifo(pipe)
+    with pytest.raises(Conflict, match="is not the executed notebook of a job"):
+        write_notebook(scene.store, scene.job.id, str(source), None)
+    with pytest.raises(SpecError, match="is no regular file"):
+        write_notebook(scene.store, scene.job.id, str(pipe), None)
+    with pytest.raises(SpecError, match="is a folder"):
+        write_notebook(scene.store, scene.job.id, str(tmp_path), None)
+    assert pipe.is_fifo() and not nbformat.read(source, as_version=4).cells
 
 
 def test_the_notebook_is_kept_as_long_as_its_job(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,25 @@ def write_notebook(store: Store, job: str, output: str | None, rank: int | None)
     job_id = lookup.job_id(store, job)
     notebook = executed(store, job_id, rank or 0)
     path = Path(output or f"{job_id}.ipynb").absolute()
+    _spare(path)
     size = write(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     about = notebook["metadata"]["hyperpod"]
     done, cells = about["cells_begun"], about["cells"]
     sentence = f"{job_id} {about['state']}: {done} of {plural(cells, 'code cell')} begun"
     told = {"id": job_id, "path": str(path), "bytes": size, "sentence": sentence, "notes": about["notes"]}
     return Answer(told, None, [sentence, *about["notes"], f"{path}: {format_bytes(size)}"])
+
+
+def _spare(path: Path) -> None:
+    """Raise Conflict where a file is there that is not the executed notebook of a job: it may be somebody's work."""
+    if not path.is_file():
+        return
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        if "hyperpod" in json.loads(path.read_text(encoding="utf-8"))["metadata"]:
+            return
+    raise Conflict(
+        f"{path} is there, and is not the executed notebook of a job; name another file with -o, or remove that one"
+    )
 
 
 def executed(store: Store, job_id: str, rank: int = 0) -> dict[str, Any]:

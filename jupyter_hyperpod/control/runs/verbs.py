@@ -128,6 +128,9 @@ def compare(store: Store, jobs: Sequence[str], output: str | None) -> tuple[Answ
 def write(path: Path, text: str) -> int:
     """Write a page for its owner alone, whole or not at all; return its size. Raises SpecError."""
     content = text.encode("utf-8", "replace")
+    path = Path(os.path.realpath(path))  # a link stays one
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}; name a file with -o")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | portable.NOT_INHERITED, 0o600)

@@ -31,6 +31,11 @@ from . import adapters, cell, displays, pictures, spawned
 from .own_modules import record_own_modules
 from .replica import ReplicaRank
 
+OWN_FOLDER = "folder"  # in the job's, for what it writes where its working directory is gone
+GONE = (
+    "the folder {folder}, from which the job was submitted, is gone: what the code reads or writes without a full path "
+    "is in {here}"
+)
 OTHERS = (
     "the packages here are not those with which the job was submitted: {changes}. Results may differ from those of "
     "other members; install the same versions, or submit again"
@@ -143,6 +148,8 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     me.present_rank = me.rank
     environment = place.environment(order)
     _prepare(context, environment | (_launched(context, order, environment) if place.size == 1 else {}))
+    if gone := enter_folder(context.spec.working_directory, context.job.path):
+        me.journal("warning.raised", {"text": f"{context.node}: {gone}"})
     progress.touch("user", 0)
     if shard == 0:
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
@@ -200,9 +207,22 @@ def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS reads it: see session.determinism
     pictures.prepare(os.environ)
-    if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
-        os.chdir(context.spec.working_directory)
     seed_everything(context.spec.seed, context.spec.threads)
+
+
+def enter_folder(folder: str, job: Path) -> str:
+    """Go to the job's working directory, or to a folder of its own where this process is in the store without it.
+
+    Return a sentence about the second, else "".
+    """
+    if folder and os.path.isdir(folder):
+        os.chdir(folder)
+    elif folder and Path.cwd().is_relative_to(job.parent.parent):
+        own = job / OWN_FOLDER
+        own.mkdir(mode=0o700, exist_ok=True)
+        os.chdir(own)
+        return GONE.format(folder=folder, here=own)
+    return ""
 
 
 def seed_everything(seed: int, threads: int | None = None) -> None:
