@@ -59,6 +59,8 @@ def test_a_node_that_goes_out_of_service_is_replaced_and_then_leaves() -> None:
     assert decide(WISH, [*drained, new], minimum=3).value == AllocationStep({}, send_away=("1_0",))
     left = replace(drained[0], leaving=True)
     assert decide(WISH, [left, *WHOLE[1:], new], minimum=3).value == AllocationStep({}), "it is told once"
+    told = replace(drained[0], told=True)
+    assert decide(WISH, [told, *WHOLE[1:]], minimum=2).value == AllocationStep({"base": 1}), "the job itself lets it go"
 
 
 def test_a_place_that_is_held_is_given_up_and_asked_for_again() -> None:
