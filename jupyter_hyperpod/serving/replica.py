@@ -197,26 +197,29 @@ class ServingReplica:
 
     async def _talk(self, link: WebSocketClientConnection, found: Endpoint) -> None:
         """Report every change to the gateway, and at least four times per second, until the gateway has gone."""
-        tasks = [asyncio.create_task(self._tell(link)), asyncio.create_task(self._leave_for_newer(link, found))]
+        reading, telling = asyncio.create_task(self._obey(link)), asyncio.create_task(self._tell(link))
+        replaced = asyncio.create_task(self._until_replaced(found))
         try:
-            while (message := await link.read_message()) is not None:
-                order = json.loads(message)
-                if order["type"] == "end":
-                    self.drain()
-                elif order["type"] == "break":
-                    os.kill(os.getpid(), order["number"])
+            await asyncio.wait((reading, replaced), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in (reading, telling, replaced):
                 task.cancel()
             link.close()
 
-    async def _leave_for_newer(self, link: WebSocketClientConnection, found: Endpoint) -> None:
-        """Hang up once another gateway has taken over: the connection to a lost host would stay open for long."""
+    async def _obey(self, link: WebSocketClientConnection) -> None:
+        while (message := await link.read_message()) is not None:
+            order = json.loads(message)
+            if order["type"] == "end":
+                self.drain()
+            elif order["type"] == "break":
+                os.kill(os.getpid(), order["number"])
+
+    async def _until_replaced(self, found: Endpoint) -> None:
+        """Wait until another gateway has taken over: the connection to a lost host would stay open for long."""
         while True:
             await asyncio.sleep(LOOK_S)
             with suppress(OSError, ValueError):
                 if endpoint.read(self.site.endpoint_file) != found:
-                    link.close()
                     return
 
     async def _tell(self, link: WebSocketClientConnection) -> None:
