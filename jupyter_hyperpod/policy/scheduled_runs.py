@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.units import format_duration
+from ..core.units import format_duration, plural
 from .decision import Decision
 
 ONCE, NONE = "once", "none"
@@ -44,4 +44,8 @@ def decide(due: TimesDue, now_s: float, at: str, catch_up: str, overlap: str, un
         return Decision(LEAVE_OUT, f"{missed}; --catch-up none leaves out what was missed")
     if unfinished and overlap == SKIP:
         return Decision(LEAVE_OUT, f"{unfinished} had not ended at {at}; --overlap skip starts no second run")
-    return Decision(RUN, f"{missed}: one run makes up for that" if missed else f"due at {at}")
+    if missed:
+        return Decision(RUN, f"{missed}: one run makes up for that")
+    if due.count > 1:
+        return Decision(RUN, f"due at {at}; {plural(due.count - 1, 'earlier time')} had no run: no cluster was running")
+    return Decision(RUN, f"due at {at}")

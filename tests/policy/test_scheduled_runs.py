@@ -21,7 +21,8 @@ ONE, LATE, MANY = TimesDue(NOW_S - 3, 1), TimesDue(NOW_S - 3600, 1), TimesDue(NO
         (LATE, "none", "skip", "", LEAVE_OUT, "06:30 was missed, the last one by 1 h; --catch-up none leaves out"),
         (MANY, "once", "skip", "", RUN, "24 times were missed, the last one by 1 h: one run makes up for that"),
         (MANY, "once", "skip", "job-a", LEAVE_OUT, "job-a had not ended"),
-        (TimesDue(NOW_S - 1, 1000), "once", "skip", "", RUN, "due at 06:30"),
+        (TimesDue(NOW_S - 1, 1000), "once", "skip", "", RUN, "due at 06:30; 999 earlier times had no run"),
+        (TimesDue(NOW_S - 1, 2), "none", "skip", "", RUN, "due at 06:30; 1 earlier time had no run"),
     ],
 )
 def test_what_becomes_of_a_time(

@@ -65,7 +65,8 @@ def test_a_file_runs_at_its_times(
 ) -> None:
     """What runs is what was scheduled; a missed time is made up for once, also by a supervisor started again."""
     file = tmp_path / "train.py"
-    file.write_text("import os\nprint('first', os.environ['TOKEN'])\n")
+    file.write_text("import os, helper\nprint('first', os.environ['TOKEN'])\n")
+    (tmp_path / "helper.py").write_text("VALUE = 1\n")
     half_an_hour_ago = f"{(int(time.time() / 60) + 30) % 60} * * * *"  # so no time comes during the test
     words = ("submit", str(file), "--schedule", half_an_hour_ago, "--time-zone", "Europe/Berlin")
     words = (*words, "--env", "TOKEN=xyzzy")
@@ -73,12 +74,16 @@ def test_a_file_runs_at_its_times(
     assert made["name"] == "train" and 1000 < made["next_s"] - time.time() < 1860
     assert "there is a schedule train already" in said(capsys, *words, status=2)
     file.write_text("print('second')\n")
+    (tmp_path / "helper.py").write_text("VALUE = 2\n")
     assert jobs.list_jobs(cluster) == [], "nothing runs before its time"
 
     back(cluster, "train")
     (job,) = eventually(lambda: runs(cluster, "train"), timeout_s=BOUND_S)
     assert "succeeded: first xyzzy" in ended(cluster, job)
-    assert jobs.job_view(cluster, job)["labels"]["tags"] == ["train"]
+    view = jobs.job_view(cluster, job)
+    assert view["labels"]["tags"] == ["train"]
+    said_of_module = "since train began, helper.py has changed: the new job runs it as it is now"
+    assert [warning["text"] for warning in view["warnings"] if "helper" in warning["text"]] == [said_of_module]
     found = json.loads(said(capsys, "schedule", "show", "train", "--json"))
     assert found["runs"][0]["state"] == "succeeded" and "missed" in found["runs"][0]["said"]
     assert found["next_s"] == made["next_s"]

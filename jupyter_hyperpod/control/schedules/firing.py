@@ -9,10 +9,12 @@ finds a run without an end submits it: the job exists once, wherever the process
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from ...core.errors import ClusterError, Conflict, HyperpodError, NotFound
 from ...core.events import TERMINAL_STATES
@@ -129,6 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--store", type=Store, required=True)
     parser.add_argument("name")
     options = parser.parse_args(arguments)
+    _leave_out_own_path()
     try:
         run = fire(options.store, options.name, SUPERVISOR_WAIT_S)
     except NotFound:
@@ -139,6 +142,15 @@ def main(arguments: list[str] | None = None) -> int:
     if run is not None:
         note(f"the schedule {options.name}: {run.job or 'no run'}: {run.said}")
     return 0
+
+
+def _leave_out_own_path() -> None:
+    """Forget where this package is, which a supervisor adds for its children: it is no change of the environment."""
+    own = str(Path(__file__).resolve().parents[3])
+    if paths := [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != own]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    else:
+        os.environ.pop("PYTHONPATH", None)
 
 
 if __name__ == "__main__":

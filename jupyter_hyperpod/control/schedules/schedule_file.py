@@ -24,10 +24,12 @@ from ...core.names import validate_name
 from ...core.options import near_matches
 from ...policy.scheduled_runs import ONCE, SKIP
 from ...storage.fingerprint import record
+from ...storage.source_record import SourceRecord
 from ...storage.store import ENVIRONMENT, JobStore, Store, private_directory, write_private
 from ...system.locks import one_at_a_time
 from .. import jobs
 from ..parity import before_launch
+from ..sources import own_imports
 
 FOLDER, FILE, CELL = "schedules", "schedule.json", "cell"
 LOCK, LOCK_WAIT_S = "schedules.lock", 120.0
@@ -174,6 +176,9 @@ def create(store: Store, source: str, spec_fields: Mapping[str, Any], schedule: 
             if spec.env:
                 write_private(building / ENVIRONMENT, json.dumps(dict(spec.env)).encode())
             fill(building)
+            kept = SourceRecord(building)  # a run says which of them have changed since
+            for path, content in own_imports.found(source, own_imports.folders(given)).items():
+                kept.of(path, content)
             with suppress(OSError):  # a note that the schedule does not need
                 record.leave(building, found)
             _write(building, schedule)

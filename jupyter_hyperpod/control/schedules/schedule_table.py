@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ...core.errors import HyperpodError
 from ...core.units import plural
 from ...storage.store import Store
-from .. import cluster
+from .. import cluster, jobs
 from ..report import TONES
 from ..text_tables import Cell, Table
 from . import schedule_file
@@ -72,8 +73,17 @@ def runs_table(store: Store, schedule: Schedule) -> Table:
     rows: list[list[str | tuple[str, str]]] = []
     for run in reversed(schedule.runs[-SHOWN:]):
         job = Cell(run.job or "no run", "" if run.job else "quiet")
-        rows.append([times.words(run.due_s), job, _state_cell(store, run), run.said])
+        rows.append([times.words(run.due_s), job, _state_cell(store, run), f"{run.said}{_failure(store, run)}"])
     return Table(("TIME", "JOB", "STATE", "WHY"), rows, "it has not run yet")
+
+
+def _failure(store: Store, run: ScheduledRun) -> str:
+    """Why the job of a run failed, for the end of a sentence."""
+    with suppress(HyperpodError):
+        view = jobs.job_view(store, run.job) if run.job else {}
+        if view.get("state") == "failed":
+            return f"; failed: {view['reason']}"
+    return ""
 
 
 def described(store: Store, schedule: Schedule) -> list[str]:
