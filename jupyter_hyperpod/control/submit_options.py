@@ -121,7 +121,8 @@ def _add_printed(parser: argparse.ArgumentParser) -> None:
         type=argument(parse_bytes),
         metavar="SIZE",
         help="what the output of each node may take on the disk, for example 1GB; the oldest is dropped first, and a "
-        f"line says so where you read it (default: {format_bytes(OUTPUT_CAP)})",
+        "line says so where you read it. Plots and other displays have half of it, and 64 MB at most: of those that do "
+        f"not fit then, the text is kept, and a line says so (default: {format_bytes(OUTPUT_CAP)})",
     )
 
 

@@ -18,8 +18,10 @@ from jupyter_hyperpod.core.errors import Conflict, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.runtime import cell_by_cell
 from jupyter_hyperpod.storage.joined_cells import JoinedCells, joined
-from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal import event_writer, read_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output.output_choice import OutputChoice
+from jupyter_hyperpod.storage.output.output_range import read_output
 from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel, cell_mark, mark
 from jupyter_hyperpod.storage.store import Store
 
@@ -59,7 +61,8 @@ class Scene:
             journal.append("job.submitted", {"id": self.job.id, "spec": self.job.spec().to_json()})
         self.tell(state="running")
         self.tell("generation.formed", generation=1, members=[MEMBER], spares=[], target=1, reason="")
-        self.relay = OutputRelay(self.job, "node-1", JournalWriter(self.job.events, "agent-node-1.00000001"))
+        journal = JournalWriter(self.job.events, "agent-node-1.00000001")
+        self.relay = OutputRelay(self.job, "node-1", journal, self.job.spec().output_cap)
 
     def tell(self, kind: str = "job.state", **data: Any) -> None:
         with event_writer(self.job.events, "coordinator") as journal:
@@ -75,7 +78,7 @@ class Scene:
 
     def show(self, number: int, data: dict[str, Any], action: str = "display", name: str = "", **more: Any) -> None:
         shown = {"action": action, "id": name, "place": [0, 0, number], "data": data, "metadata": {}, **more}
-        self.relay.expect(number, data.get("text/plain", ""), shown)
+        self.relay.expect(number, f"{data.get('text/plain', '')}\n", shown)
         self.print(mark(number))
 
     def written(self) -> dict[str, Any]:
@@ -255,3 +258,45 @@ def test_cells_say_that_they_begin_and_show_their_values(monkeypatch: pytest.Mon
     exec(compile(tree, "b.ipynb", "exec", dont_inherit=True), names)
     cell_by_cell.ended()
     assert said == [1, 1, "|", 3, "|", 4, "end", 0] and set(names) - {"__builtins__"} == {"x", "annotations"}
+
+
+def test_displays_that_do_not_fit_are_said_where_they_would_be(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, output_cap=1_000_000)
+    plot = {"image/png": "x" * 400_000, "text/plain": "<Figure>"}
+    scene.begin(1)
+    scene.show(1, plot, cell=1)
+    scene.begin(3)
+    scene.show(2, plot, cell=3, name="live")
+    scene.print("between\n")
+    scene.show(3, plot, cell=3, result=True)
+    scene.print("y" * 200_000 + "\n")
+    scene.begin(4)
+    scene.show(4, {"text/plain": "4"}, cell=4, result=True)
+    scene.show(5, plot, cell=4)
+    scene.show(6, plot | {"text/plain": "z" * 5000}, cell=4)
+    notebook = scene.written()
+    _, whole, _, cut, text = notebook["cells"]
+    assert whole["outputs"][0]["data"] == plot and "hyperpod" not in whole["metadata"]
+    said = (
+        "not shown: image/png of 400 kB; what this worker prints and displays may take 500 kB of the journal, and 100 "
+        "kB are left. For more, submit with `--output-cap 2MB`. Or save it to a file under shared:// and open that in "
+        "the notebook"
+    )
+    live, between, result, _ = cut["outputs"]
+    assert live["data"]["text/plain"] == f"<Figure>\n[{said}]" and between["text"] == "between\n"
+    assert result["output_type"] == "execute_result" and "[not shown: image/png of 400 kB;" in str(result["data"])
+    unsure = cut["metadata"]["hyperpod"]["unsure"]
+    assert unsure.startswith("only the text of 2 displays was kept, the first without image/png of 400 kB; what this")
+    four, five, long, six = text["outputs"]
+    assert four["data"] == {"text/plain": "4"} and "and nothing is left" in five["data"]["text/plain"]
+    assert long["text"] == "z" * 5000 + "\n" and six["data"]["text/plain"].startswith("[not shown: image/png")
+    notes = notebook["metadata"]["hyperpod"]["notes"]
+    assert [note[:35] for note in notes] == [
+        "code cell 3: only the text of 2 dis",
+        "code cell 4: only the text of 2 dis",
+    ]
+    logs = "".join(event.data["text"] for event in read_output(scene.job, OutputChoice()))
+    assert logs.count("[not shown: image/png of 400 kB;") == 4 and f"<Figure>\n[{said}]\nbetween\n" in logs
+    warnings = [event.data["text"] for event in read_events(scene.job.events) if event.kind == "warning.raised"]
+    assert warnings[0].startswith("a display of rank 0 is kept as text only, without image/png of 400 kB, and so are")
+    assert len(warnings) == 2, "once, and where further output is"

@@ -109,6 +109,8 @@ class _Run:
                 found.unsure[cell] = "all that the output said of this cell was dropped"
         self.failed = self._failed()
         self.outputs = _outputs(found.pieces)
+        for cell, why in _left_out(self.outputs).items():
+            found.unsure[cell] = "; ".join(filter(None, [found.unsure.get(cell, ""), why]))
         if self.failed:
             self.outputs.setdefault(self.failed, []).append(self._error())
 
@@ -272,14 +274,14 @@ def _outputs(pieces: Iterable[Piece]) -> dict[int, list[dict[str, Any]]]:
             continue
         if shown and shown["action"] == "update":
             for one in named.get(shown["id"], ()):
-                one |= {"data": dict(shown["data"]), "metadata": dict(shown["metadata"])}
+                one |= _bundle(shown)
             continue
         if piece.cell in clearing:
             clearing.discard(piece.cell)
             outputs.clear()
         if shown:
             kind = "execute_result" if shown.get("result") else "display_data"
-            one = {"output_type": kind, "data": dict(shown["data"]), "metadata": dict(shown["metadata"])}
+            one = {"output_type": kind, **_bundle(shown)}
             outputs.append(one)
             if shown["id"]:
                 named.setdefault(shown["id"], []).append(one)
@@ -292,6 +294,23 @@ def _outputs(pieces: Iterable[Piece]) -> dict[int, list[dict[str, Any]]]:
             if "parts" in one:
                 one["text"] = _shortened(_on_the_screen("".join(one.pop("parts"))))
     return found
+
+
+def _bundle(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: dict(shown[key]) for key in ("data", "metadata")} | {"left_out": shown.get("left_out")}
+
+
+def _left_out(outputs: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
+    """The cells with displays of which only the text was kept, and why; takes the reasons out of the outputs."""
+    found: dict[int, list[str]] = {}
+    for cell, several in outputs.items():
+        for one in several:
+            if why := one.pop("left_out", None):
+                found.setdefault(cell, []).append(str(why))
+    return {
+        cell: f"only the text of {plural(len(why), 'display')} was kept, the first without {why[0]}"
+        for cell, why in found.items()
+    }
 
 
 def _on_the_screen(text: str) -> str:

@@ -5,6 +5,9 @@ every reader gets a line about it. The journal takes half of it per worker, and 
 (64), by a writer that writes nothing else: so whole files of it can go. Further output goes to the job's directory
 `output`, as the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts.
 
+A display that does not fit into the worker's share of the journal is kept as its text, with a sentence about the rest
+that stands where the display would, and in the display as ``left_out``.
+
 An event names the session and the step that the rank was in, as soon as there is one: the worker writes a mark into its
 output where the step is another than before. It does the same where a cell of a notebook begins: an event without text
 says so (``begins``), and those that follow name the cell. ``NODE.steps`` (`step_index.py`) leads from steps to times.
@@ -25,7 +28,7 @@ from typing import Any
 from ...core.errors import SpecError, StoreError
 from ...core.events import Event
 from ...core.spec import OUTPUT_CAP
-from ...core.units import format_bytes
+from ...core.units import few, format_bytes
 from ..journal import RecordWriter, event_writer
 from ..journal_writer import JournalWriter
 from ..segments import OUTPUT_WRITER, SEGMENT_BYTES
@@ -34,6 +37,7 @@ from .output_cap import FILES, MOST_BYTES, PIECE, OutputCap, make_output_directo
 from .step_index import StepIndex
 
 SHARE_VARIABLE, SHARE_MB = "HYPERPOD_OUTPUT_MB", 64
+PLAIN, SHORT = "text/plain", PIECE // 4  # a text of so many characters is kept in a display without a share, too
 MARK_BEGINS = "\x1eHYPERPOD-"
 _MARK = re.compile(f"{MARK_BEGINS}(SHOWN|STEP|CELL)-([0-9]{{1,9}})(?:-([0-9]{{1,15}}))?\x1e\n")
 
@@ -73,12 +77,13 @@ class OutputRelay:
 
     def __init__(self, job: JobStore, node: str, journal: JournalWriter, cap: int = OUTPUT_CAP) -> None:
         self._job, self._node, self._journal = job, node, journal
-        self._share = min(_megabytes(SHARE_VARIABLE, SHARE_MB), cap // 2)
+        self._most_share = _megabytes(SHARE_VARIABLE, SHARE_MB)
+        self._share = min(self._most_share, cap // 2)
         self._file_bytes = max(cap // FILES, MOST_BYTES)
         segment_bytes = min(self._file_bytes, SEGMENT_BYTES)
         self._first = JournalWriter(job.events, f"{OUTPUT_WRITER}{node}", segment_bytes, self._warn)
         self._cap = OutputCap(job, node, cap, lambda: self._first.written + self._parts_written())
-        self._left, self._said = self._share, False
+        self._left, self._said, self._said_left_out = self._share, False, False
         self._expected: dict[int, tuple[str, dict[str, Any]]] = {}  # displays whose marks have not been read yet
         self._part: RecordWriter[Event] | None = None
         self._closed_parts = 0  # bytes in parts of this agent that are complete
@@ -88,7 +93,7 @@ class OutputRelay:
 
     def begin(self) -> None:
         """Another worker prints from now on, with a full share of the journal."""
-        self._left, self._said = self._share, False
+        self._left, self._said, self._said_left_out = self._share, False, False
         self._expected.clear()
         self._close_part()  # so that it can be dropped as the oldest
 
@@ -131,25 +136,68 @@ class OutputRelay:
     def _show(self, record: dict[str, Any], text: str, shown: dict[str, Any], label: StepLabel) -> None:
         size = len(text) + sum(len(str(found)) for found in shown.get("data", {}).values())
         if size > self._left and shown.get("data"):
-            self._write(record, text or "[a display was left out: this worker has printed too much]\n", label)
+            self._show_text(record, text, shown, label)
             return
         self._left -= size
         as_json = len(json.dumps(shown))
         self._journalled(record | {"text": text, "shown": shown}, label, size, 12 * len(text) + as_json + 1024)
+
+    def _show_text(self, record: dict[str, Any], text: str, shown: dict[str, Any], label: StepLabel) -> None:
+        """Keep the text of a display that does not fit, and say what is not kept. ``text`` is "" where it was kept."""
+        plain = str(shown["data"].get(PLAIN, ""))
+        long = len(plain) > SHORT
+        sizes = {kind: len(str(found)) for kind, found in shown["data"].items()}
+        if text or not long:
+            sizes.pop(PLAIN, None)
+        if text and long:
+            self._write(record, text, label)
+        text, short = (text, plain) if plain and not long else ("", "")
+        told = {}
+        if sizes:
+            largest = sorted(sizes, key=lambda kind: -sizes[kind])
+            names = few([f"{kind[:80]} of {format_bytes(sizes[kind])}" for kind in largest])
+            why = self._why_left_out()
+            said = f"[not shown: {names}; {why}. Or save it to a file under shared:// and open that in the notebook]"
+            short, text = "\n".join(filter(None, [short, said])), f"{text}{said}\n"
+            told = {"left_out": f"{names}; {why}"}
+            self._warn_left_out(record["rank"], names, why)
+        if short:
+            kept = shown | {"data": {PLAIN: short}, "metadata": {}} | told
+            self._piece(record | {"text": text, "shown": kept}, label)
+
+    def _why_left_out(self) -> str:
+        more, options = 2 * self._share or SHARE_MB * 1_000_000, []
+        if self._cap.cap < 2 * more:
+            options.append(f"--output-cap {format_bytes(2 * more).replace(' ', '')}")
+        if self._most_share < more:
+            options.append(f"--env {SHARE_VARIABLE}={more / 1e6:g}")
+        left = f"{format_bytes(self._left)} are" if self._left > 0 else "nothing is"
+        return (
+            f"what this worker prints and displays may take {format_bytes(self._share)} of the journal, and "
+            f"{left} left. For more, submit with `{' '.join(options)}`"
+        )
+
+    def _warn_left_out(self, rank: int | None, names: str, why: str) -> None:
+        """Say it once of a worker in the journal; where each display would be, a line says so."""
+        if not self._said_left_out:
+            self._said_left_out = True
+            who = f"rank {rank}" if rank is not None else self._node
+            self._warn(
+                f"a display of {who} is kept as text only, without {names}, and so are more that do not fit: {why}"
+            )
 
     def _write(self, record: dict[str, Any], text: str, label: StepLabel) -> None:
         for at in range(0, len(text), PIECE):
             self._piece(record | {"text": text[at : at + PIECE]}, label)
 
     def _piece(self, record: dict[str, Any], label: StepLabel) -> None:
-        text = record["text"]
+        size = len(record["text"].encode(errors="replace"))
         if self._left > 0:
-            size = len(text.encode(errors="replace"))
             self._left -= size
-            self._journalled(record, label, size, 12 * len(text) + 1024)
+            self._journalled(record, label, size, _most_bytes(record))
             return
         self._say_where(record["rank"])
-        self._note(label, len(text))
+        self._note(label, len(record["text"]))
         self._keep(record | _label_of(label))
 
     def _journalled(self, record: dict[str, Any], label: StepLabel, size: int, most: int) -> None:
@@ -221,7 +269,7 @@ class OutputRelay:
 
     def _keep(self, record: Mapping[str, Any]) -> None:
         try:
-            most = 12 * len(record["text"]) + 1024
+            most = _most_bytes(record)
             self._make_room(most)
             if self._part is None or self._part.size + most > self._file_bytes:
                 self._part = self._next_part()
@@ -241,6 +289,12 @@ class OutputRelay:
         except OSError as error:
             raise StoreError(f"cannot create {output_directory(self._job)}: {error.strerror}") from error
         return event_writer(directory, self._cap.next_part(self._clock()), clock=self._clock)
+
+
+def _most_bytes(record: Mapping[str, Any]) -> int:
+    """The bytes that a piece of output takes at most as an event."""
+    shown = len(json.dumps(record["shown"])) if "shown" in record else 0
+    return 12 * len(record["text"]) + shown + 1024
 
 
 def _label_of(label: StepLabel) -> dict[str, int]:
