@@ -11,7 +11,7 @@ from typing import Any
 from ..core import backend_options
 from ..core.backends import DEFAULT_BACKEND
 from ..core.elastic import MAX_NODES, ElasticRange
-from ..core.errors import ClusterError, NotFound, SpecError
+from ..core.errors import ClusterError, Conflict, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.names import public_name
 from ..core.spec import MODEL_VARIABLE, ServeSpec
@@ -19,6 +19,7 @@ from ..core.views import View
 from ..mounts import table
 from ..mounts.table import REMOTE, resolve_url
 from ..storage.store import Store
+from ..system.addresses import LOOPBACK, port_error, port_problem
 from . import jobs
 from .engines import presets
 from .sources.source import read_file
@@ -87,6 +88,8 @@ def serve(
     if (public := public_name(located)) != located:
         env[MODEL_VARIABLE], located, model = located, public, public_name(model)
     spec = ServeSpec(located, task=task, minimum=minimum, **given)
+    if spec.port and backend == DEFAULT_BACKEND:
+        _refuse_taken(store, spec.port)
     first = max(1, minimum)
     job = {
         "name": name or job_name(model.rstrip("/")),
@@ -104,6 +107,16 @@ def serve(
     }
     source = read_file(Path(handler)) if handler else _ENGINE if engine is not None else _DECODER
     return jobs.submit(store, source, job)
+
+
+def _refuse_taken(store: Store, port: int) -> None:
+    """Raise Conflict for a port of this host, where the gateway will be, at which something listens already."""
+    if (error := port_error(LOOPBACK, port)) is None:
+        return
+    running = (view for view in deployments(store) if view["state"] not in TERMINAL_STATES)
+    owner = next((view["id"] for view in running if view["deployment"]["url"].endswith(f":{port}")), "")
+    if problem := port_problem(error, port, f"the deployment {owner}" if owner else ""):
+        raise Conflict(problem)
 
 
 def _located(store: Store, model: str) -> str:

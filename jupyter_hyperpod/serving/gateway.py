@@ -26,6 +26,7 @@ from ..core.errors import StoreError
 from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
 from ..storage.store import write_private
+from ..system.addresses import port_error, port_problem
 from . import commands, routes
 from .context import GATEWAY, HOST, Site, shows
 from .deployment import Deployment
@@ -37,6 +38,7 @@ SAMPLE_S, LOADING_SAMPLE_S = 2.0, 0.5
 DRAIN_S = 10.0
 FAREWELL_S = 1.0
 POLL_S = 0.01
+PORT_WAIT_S = 5.0
 
 
 class Gateway:
@@ -64,7 +66,9 @@ class Gateway:
 
     async def _serve(self) -> None:
         deployment = self.deployment
-        self._open()
+        if problem := await self._open():
+            deployment.end("failed", problem)
+            return
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, deployment.end, "stopped", "the gateway was told to terminate")
         commands.recall(deployment)
@@ -87,12 +91,21 @@ class Gateway:
     def _knows(self, header: str | None) -> bool:
         return shows(header, self.deployment.token) or shows(header, self.deployment.key)
 
-    def _open(self) -> None:
-        """Listen at the earlier gateway's ports, else at the wanted port, else at any free ones, and say where."""
+    async def _open(self) -> str:
+        """Listen at the earlier gateway's ports, else at the wanted port, else at any free ones, and say where.
+
+        Returns why that is impossible, as a sentence, where another program has the wanted port.
+        """
         before, host = self.site.endpoint(), socket.gethostbyname(self.site.asked_host)
         encryption = self.site.encryption(host, GATEWAY, calls=False)
         apart = encryption is not None or host != HOST
-        sockets = _listening(HOST, before.get("clients") or before.get("port", 0), self.site.serve.port)
+        wanted = self.site.serve.port
+        deadline_s = time.monotonic() + (PORT_WAIT_S if before else 0.0)
+        while problem := self._problem(wanted):
+            if time.monotonic() > deadline_s:
+                return problem
+            await asyncio.sleep(TICK_S)
+        sockets = _listening(HOST, before.get("clients") or before.get("port", 0), wanted)
         clients = port = sockets[0].getsockname()[1]
         self._listen(sockets)
         if apart:
@@ -101,6 +114,13 @@ class Gateway:
             self._listen(sockets, encryption)
         self._endpoint.announce(host, port, clients)
         self.deployment.take_over(f"http://{HOST}:{clients}", os.getpid())
+        return ""
+
+    @staticmethod
+    def _problem(port: int) -> str:
+        """Why clients cannot be listened to at this port; it may be free again when an earlier gateway has gone."""
+        error = port_error(HOST, port) if port else None
+        return port_problem(error, port) if error else ""
 
     def _listen(self, sockets: list[socket.socket], encryption: ssl.SSLContext | None = None) -> None:
         server = GuardedServer(routes.application(self.deployment), knows=self._knows, encryption=encryption)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import socket
@@ -28,6 +29,31 @@ def own_address(asked: str, endpoint: Path) -> str:
             return str(probe.getsockname()[0])
     except (ValueError, LookupError, TypeError) as error:
         raise OSError(f"{endpoint} names no coordinator: {error}") from None
+
+
+def port_problem(error: OSError, port: int, owner: str = "") -> str:
+    """Why nothing can listen at a port and what to do, as a sentence; "" for an error that is not the port's.
+
+    ``owner``: who is known to listen there.
+    """
+    if error.errno == errno.EADDRINUSE:
+        by = f" by {owner}" if owner else ""
+        return f"port {port} is in use{by}; choose another --port, or none for any free one"
+    if error.errno == errno.EACCES:
+        return f"port {port} may only be used by the administrator; expected a free port from 1024 to 65535 as --port"
+    return ""
+
+
+def port_error(host: str, port: int) -> OSError | None:
+    """What would happen to a server that listened there now; None where it could."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error
+    return None
 
 
 def is_loopback(address: str) -> bool:
