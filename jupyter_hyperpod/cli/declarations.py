@@ -120,7 +120,7 @@ def _health(verbs: Verbs, name: str) -> None:
 
 def _scale(verbs: Verbs, name: str) -> None:
     verb = verbs.add(name, "ask a running job to grow or shrink, without a restart", job=True)
-    verb.add_argument("target", type=int, metavar="N", help="nodes to run on, within the job's elastic range")
+    verb.add_argument("target", type=int, metavar="N", help="nodes to run on, or replicas, within the job's range")
 
 
 def _stop(verbs: Verbs, name: str) -> None:

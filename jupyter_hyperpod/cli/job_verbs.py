@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
-from ..control import jobs, lookup, report, watch
+from ..control import jobs, lookup, report, served, watch
 from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
@@ -254,7 +254,7 @@ def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     job_id = lookup.to_command(store, options.job)
     jobs.scale(store, job_id, options.target)
     record = {"id": job_id, "command": options.verb, "target": options.target}
-    return terminal.answer(options, record, f"asked {job_id} to run on {plural(options.target, 'node')}")
+    return terminal.answer(options, record, served.asked_to_scale(jobs.job_view(store, job_id), options.target))
 
 
 def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

@@ -23,7 +23,6 @@ from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
 from ..core.people import Person, shown
 from ..core.spec import JobSpec
-from ..core.units import plural
 from ..core.views import View, new_job_view
 from ..mounts import table
 from ..storage import included, room
@@ -257,14 +256,14 @@ def stop_from(store: Store, job_id: str, place: str) -> str:
 
 
 def scale(store: Store, job_id: str, target: int, identity: str = "") -> None:
-    """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended."""
+    """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended.
+
+    A deployment may have none where its range allows it, but not before it has answered: Conflict.
+    """
     view = _unfinished(store, job_id)
-    allowed = store.job(job_id).spec().range
-    if not allowed.allows(target):
-        what = "not one of the sizes" if allowed.sizes else "outside the range"
-        raise SpecError(
-            f"{plural(target, 'node')} is {what} {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX"
-        )
+    store.job(job_id).spec().check_target(target, view["id"])
+    if target == 0 and view["started_s"] is None:
+        raise Conflict(f"{job_id} has not answered yet; scale it to 0 replicas once it has")
     _command(store, view, "scale", {"target": target}, identity)
 
 

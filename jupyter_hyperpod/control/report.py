@@ -264,7 +264,8 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
     return [
         ("reason", view["reason"]),
         ("phase", "" if view["state"] in TERMINAL_STATES else view["phase"]),
-        ("nodes", f"{view['world_size']} now, {view['target']} wanted, {view['minimum']} to {view['maximum']} allowed"),
+        ("url", view["deployment"]["url"] if view["deployment"] else ""),
+        _size(view),
         ("backend", f"{view['backend']}, priority {view['priority']}, {view['spares_wanted']} spare"),
         ("submitted", ago(view["submitted_s"], now_s)),
         ("ran", "" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))),
@@ -287,6 +288,15 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("note", view["labels"]["note"]),
         ("labelled", f"by {view['labels']['by']}" if view["labels"]["by"] else ""),
     ]
+
+
+def _size(view: View) -> tuple[str, str]:
+    """Return how many nodes a job has, or how many replicas of a deployment answer, and how many it may have."""
+    allowed = f"{view['minimum']} to {view['maximum']} allowed"
+    if not view["deployment"]:
+        return "nodes", f"{view['world_size']} now, {view['target']} wanted, {allowed}"
+    ready = 0 if view["state"] in TERMINAL_STATES else view["world_size"]
+    return "replicas", f"{ready} ready, {view['metrics'].get('target', view['target'])} wanted, {allowed}"
 
 
 def _sessions(ended: Sequence[Mapping[str, Any]]) -> str:

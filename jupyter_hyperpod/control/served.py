@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ..core.events import TERMINAL_STATES
-from ..core.units import format_number
+from ..core.units import format_number, plural
 from .report import View, ago, latency_text, state_cell
 from .text_tables import Cell, Table, clean
 
@@ -42,6 +42,13 @@ def deployments_table(views: Sequence[View]) -> Table:
         )
     headers = ("ID", "STATE", ">REPLICAS", ">REQUESTS/S", ">P50", ">P99", ">ANSWERED", ">FAILED", "URL", "SINCE")
     return Table(headers, rows, "no deployments yet; `jupyter hyperpod serve MODEL` starts one")
+
+
+def asked_to_scale(view: View, target: int) -> str:
+    """What ``scale`` says of a job that it has asked."""
+    if view["deployment"]:
+        return f"asked {view['id']} for {plural(target, 'replica')}"
+    return f"asked {view['id']} to run on {plural(target, 'node')}"
 
 
 def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -> list[str]:

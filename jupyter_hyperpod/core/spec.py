@@ -15,7 +15,7 @@ from .errors import SpecError
 from .mount_spec import MountSpec
 from .names import is_env_name, is_job_id, validate_name
 from .rules import LogRule
-from .units import format_bytes
+from .units import format_bytes, plural
 
 MAX_REPLICA = 64
 OUTPUT_CAP, LEAST_OUTPUT_CAP = 128_000_000, 1_000_000  # bytes on the disk, of each node
@@ -121,8 +121,10 @@ class ServeSpec:
             raise SpecError(f"the task is {self.task!r}; expected 'engine' exactly where there is an engine")
         if not self.model.strip():
             raise SpecError("a deployment needs a model: the path or the URL of its weights")
-        if not 0 <= self.minimum <= MAX_NODES or not 0 <= self.port <= 65535:
-            raise SpecError(f"minimum is {self.minimum} and port {self.port}; expected 0 or more, at most 65535")
+        if not 0 <= self.minimum <= MAX_NODES:
+            raise SpecError(f"the fewest replicas are {self.minimum}; expected a whole number from 0 to {MAX_NODES}")
+        if not 0 <= self.port <= 65535:
+            raise SpecError(f"the port is {self.port}; expected a number from 1 to 65535, or 0 for any free one")
         if not 0 < self.outstanding <= self.slots or self.queue < 0:
             raise SpecError(
                 f"{self.outstanding:g} outstanding requests a replica, {self.slots} slots and a queue of {self.queue}; "
@@ -293,6 +295,18 @@ class JobSpec:
         if self.serve is not None and self.serve.minimum == 0 and wish <= 0:
             return 0
         return self.range.clamp(wish)
+
+    def check_target(self, target: int, job_id: str) -> None:
+        """Raise SpecError for a number of nodes that the job may not have."""
+        if self.serve is not None:
+            low, high = self.serve.minimum, self.range.maximum
+            if not low <= target <= high:
+                wrong = f"{plural(target, 'replica')} is outside the range {low}:{high} of {job_id}"
+                raise SpecError(f"{wrong}; serve it with a wider --replicas MIN:MAX")
+        elif not self.range.allows(target):
+            what = "not one of the sizes" if self.range.sizes else "outside the range"
+            wrong = f"{plural(target, 'node')} is {what} {self.range} of {job_id}"
+            raise SpecError(f"{wrong}; submit with a wider --elastic MIN:MAX")
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; inverse of `from_json`, except that the values of ``env`` are `HIDDEN`."""

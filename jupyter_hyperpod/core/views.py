@@ -126,7 +126,8 @@ def _job_submitted(view: View, event: Event) -> None:
     view["backend"] = spec["backend"]
     view["nodes_wanted"] = spec["nodes"]
     view["target"] = view["target"] or spec["nodes"]
-    view["minimum"] = elastic["minimum"] if elastic else 1
+    fewest = elastic["minimum"] if elastic else 1
+    view["minimum"] = (spec.get("serve") or {}).get("minimum", fewest)  # a deployment may have none
     view["maximum"] = elastic["maximum"] if elastic else spec["nodes"]
     view["spares_wanted"] = spec.get("spares", 0)
     view["priority"] = spec.get("priority", 0)
@@ -167,6 +168,8 @@ def _generation_formed(view: View, event: Event) -> None:
     view["members"] = [dict(member) for member in data["members"]]
     view["spares"] = [dict(spare) for spare in data["spares"]]
     view["world_size"] = len(data["members"])
+    if view["deployment"] is not None and view["state"] == "running":
+        view["reason"] = data["reason"]  # how many replicas answer now
     present = {member.get("member") for member in (*data["members"], *data["spares"])}
     view["loads"] = [load for load in view["loads"] if load["state"] != "loading" or load["member"] in present]
     formed = {

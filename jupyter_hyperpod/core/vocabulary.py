@@ -43,9 +43,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 RECORDS: dict[str, Fields] = {
     "Member": _fields("member: str, node: str, rank: int|null, pid?: int"),
     "Range": _fields("minimum: int, maximum: int"),
+    "Served": _fields("minimum: int"),
     "Spec": _fields(
         "name: str, cell_digest: str, nodes: int, elastic: Range|null, backend: str, spares?: int, priority?: int, "
-        "origin?: map"
+        "origin?: map, serve?: Served|null"
     ),
     "Order": _fields("writer: str, seq: int"),
     "Finding": _fields("probe: str, outcome: Outcome, severity: str, fault: str, text: str, device: str"),

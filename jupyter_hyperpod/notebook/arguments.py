@@ -141,7 +141,9 @@ def verb_parser() -> Parser:
     _add_stream_options(made["rerun"])
     promote.add_options(made["promote"])
     _add_stream_options(made["promote"])
-    made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
+    made["scale"].add_argument(
+        "target", type=int, metavar="N", help="nodes to run on, or replicas, within the job's range"
+    )
     fault = made["fault"]
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
     add_fault_options(fault)

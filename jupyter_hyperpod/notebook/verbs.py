@@ -180,7 +180,7 @@ def _promote(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
 def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook, lookup.to_command)
     jobs.scale(store, job_id, options.target)
-    print(f"asked {job_id} to run on {plural(options.target, 'node')}")
+    print(served.asked_to_scale(jobs.job_view(store, job_id), options.target))
 
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:

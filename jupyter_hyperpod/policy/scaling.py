@@ -49,7 +49,7 @@ class Claim:
 
     ``minimum``: nodes that it needs to start and never lends; ``target``: the number its owner wants; ``commanded``:
     the last number commanded; ``order``: smaller means submitted earlier; ``held``: names of its nodes; ``allowed``:
-    the sizes it may run on, None for all; ``sweep``: the sweep that it is a trial of.
+    the sizes it may run on, None for all; ``sweep``: the sweep that it is a trial of; ``serves``: it is a deployment.
     """
 
     job_id: str
@@ -65,6 +65,7 @@ class Claim:
     scale_up_delay_s: float = 0.0
     queue: str = ""
     sweep: str = ""
+    serves: bool = False
 
     @property
     def base(self) -> int:
@@ -268,10 +269,13 @@ def impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str
         return f"this cluster has no queue {claim.queue!r}; {known}: `cluster start --queue NAME=NODES` sets one up"
     if claim.minimum > capacity:
         held_back = f" (and {spares} held back as spare)" if spares else ""
-        return (
-            f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: submit with "
-            f"--nodes {capacity}, with --elastic MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
+        fewer = f"MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
+        how = (
+            f"serve with --replicas {fewer}"
+            if claim.serves
+            else f"submit with --nodes {capacity}, with --elastic {fewer}"
         )
+        return f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: {how}"
     return ""
 
 

@@ -30,6 +30,7 @@ from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
 WRITER = "gateway"
+NONE_NEEDED = "no replica; the next request starts one"
 
 
 class ReplicaManager:
@@ -249,7 +250,8 @@ class ReplicaManager:
             for rank, r in enumerate(ready)
         ]
         record = {"generation": self.generation, "members": members, "spares": [], "target": self.target}
-        self._journal.write("generation.formed", record | {"reason": f"{len(ready)} of {self.target} replicas answer"})
+        reason = f"{len(ready)} of {self.target} replicas answer" if self.target else NONE_NEEDED
+        self._journal.write("generation.formed", record | {"reason": reason})
         self.ever_ready = self.ever_ready or bool(ready)
         for name in sorted(gained)[: len(self._missed)]:
             incident, (node, resumed) = next(iter(self._missed.items()))

@@ -105,6 +105,7 @@ def _claim(job: JobFacts) -> Claim:
         scale_up_delay_s=job.spec.scale_up_delay_s,
         queue=job.spec.queue,
         sweep=job.spec.trial.sweep if job.spec.trial else "",
+        serves=job.spec.serve is not None,
     )
 
 

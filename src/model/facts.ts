@@ -24,6 +24,10 @@ export interface IRange {
   maximum: number;
 }
 
+export interface IServed {
+  minimum: number;
+}
+
 export interface ISpec {
   name: string;
   cell_digest: string;
@@ -33,6 +37,7 @@ export interface ISpec {
   spares?: number;
   priority?: number;
   origin?: Record<string, any>;
+  serve?: IServed | null;
 }
 
 export interface IOrder {

@@ -186,7 +186,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.backend = spec.backend;
     view.nodes_wanted = spec.nodes;
     view.target = view.target || spec.nodes;
-    view.minimum = elastic ? elastic.minimum : 1;
+    view.minimum = spec.serve?.minimum ?? (elastic ? elastic.minimum : 1);
     view.maximum = elastic ? elastic.maximum : spec.nodes;
     view.spares_wanted = spec.spares ?? 0;
     view.priority = spec.priority ?? 0;
@@ -243,6 +243,9 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.members = data.members.map(member => ({ ...member }));
     view.spares = data.spares.map(spare => ({ ...spare }));
     view.world_size = data.members.length;
+    if (view.deployment !== null && view.state === 'running') {
+      view.reason = data.reason; // how many replicas answer now
+    }
     const present = new Set(
       [...view.members, ...view.spares].map(one => one.member)
     );

@@ -47,7 +47,7 @@ class Script:
     def raw(self, line: bytes) -> None:
         self.lines.append(line)
 
-    def submit(self, nodes: int, elastic: tuple[int, int] | None = None) -> None:
+    def submit(self, nodes: int, elastic: tuple[int, int] | None = None, serve: dict[str, Any] | None = None) -> None:
         spec = {
             "name": self.job_id.rpartition("-")[0],
             "cell_digest": "0" * 64,
@@ -58,6 +58,7 @@ class Script:
             "spares": 1,
             "origin": {"notebook": "01_first_cell.ipynb", "cell_id": "c0ffee"},
         }
+        spec |= {"serve": serve} if serve else {}
         self.say("control.1", "job.submitted", id=self.job_id, spec=spec)
 
     def form(self, generation: int, nodes: Iterable[int], target: int, reason: str, after_s: float = 0.05) -> None:
@@ -350,7 +351,7 @@ def elastic() -> Script:
 def deployment() -> Script:
     """A replica starts, another is added under load, the first is killed and its endpoint moves to a new port."""
     s = Script("chat-ghijklmn")
-    s.submit(1, (1, 2))
+    s.submit(1, (1, 2), {"model": "shared://chat", "minimum": 0})
 
     def stages(node: int, *names: str, since_s: float = 0.0) -> None:
         for number, stage in enumerate(names, 1):

@@ -1,0 +1,59 @@
+"""What people are told of a deployment: its range, its address, why it waits, what its replicas have printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_hyperpod.control import jobs, report
+from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.core.errors import Conflict, SpecError
+from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
+from jupyter_hyperpod.policy.scaling import Claim, impossible
+from jupyter_hyperpod.storage.journal import event_writer, follow_commands
+from jupyter_hyperpod.storage.store import JobStore, Store
+
+@pytest.fixture
+def chat(store: Store) -> JobStore:
+    """A deployment of no to two replicas; nobody has started it."""
+    serve = ServeSpec("/model", minimum=0)
+    spec = JobSpec("chat", store.put_cell(""), elastic=ElasticRange(1, 2), spares=0, serve=serve)
+    job = store.create_job(spec)
+    say(job, "job.submitted", id=job.id, spec=spec.to_json())
+    return job
+
+
+def say(job: JobStore, kind: str, **data: object) -> None:
+    with event_writer(job.events, "gateway") as journal:
+        journal.append(kind, data)
+
+
+def form(job: JobStore, ready: int) -> None:
+    members = [{"member": f"m{at}", "node": f"node-{at}", "rank": at, "pid": 1, "host": "h"} for at in range(ready)]
+    reason = f"{ready} of 2 replicas answer"
+    say(job, "generation.formed", generation=ready, members=members, spares=[], target=2, reason=reason)
+
+
+def test_a_range_from_none_stays_one_and_its_errors_name_replicas(store: Store, chat: JobStore) -> None:
+    with pytest.raises(Conflict, match="has not answered yet; scale it to 0"):
+        jobs.scale(store, chat.id, 0)
+    say(chat, "job.state", state="running", reason="1 of 1 replicas answer")
+    assert jobs.job_view(store, chat.id)["minimum"] == 0
+    jobs.scale(store, chat.id, 0)
+    assert [command.data["target"] for command in follow_commands(chat.commands).poll()] == [0]
+    with pytest.raises(SpecError, match="^3 replicas is outside the range 0:2 of chat-.*a wider --replicas MIN:MAX$"):
+        jobs.scale(store, chat.id, 3)
+    never = impossible(Claim("chat", 0, 0.0, 5, 5, serves=True), 4, 0, {})
+    assert "serve with --replicas MIN:MAX where MIN is at most 4" in never and "--elastic" not in never
+    with pytest.raises(SpecError, match="^the port is 99999; expected a number from 1 to 65535, or 0"):
+        ServeSpec("/model", port=99999)
+
+
+def test_it_is_described_as_it_is_now(store: Store, chat: JobStore) -> None:
+    say(chat, "deployment.opened", url="http://127.0.0.1:8000", model="/model", task="completions")
+    form(chat, 1)
+    say(chat, "job.state", state="running", reason="1 of 2 replicas answer")
+    form(chat, 2)
+    view = jobs.job_view(store, chat.id)
+    assert view["reason"] == "2 of 2 replicas answer"
+    described = " ".join(report.describe_lines(view).split())
+    assert "url http://127.0.0.1:8000 replicas 2 ready, 2 wanted, 0 to 2 allowed" in described
