@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 from ..control import jobs, lookup, report, served, watch
+from ..control.engines import replica_logs
 from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
@@ -147,6 +148,8 @@ def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     _say_older(store, options.job, terminal)
     choice = log_choice(options, store.job(job_id), follow=options.follow)
     filters = log_filters(options)
+    if replica_logs.has_them(store.job(job_id)) and (options.follow or options.json):
+        return _replica_logs(options, store, job_id, terminal, choice)
     if options.follow:
         follower = watch.JobWatch(store, job_id)
         shown = _show_output(follower, options, terminal, choice)
@@ -160,6 +163,38 @@ def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     if options.json and shown == 0:
         terminal.note(printed.nothing(store, jobs.job_view(store, job_id), filters))
     return 0
+
+
+def _replica_logs(
+    options: argparse.Namespace, store: Store, job_id: str, terminal: Terminal, choice: OutputChoice
+) -> int:
+    """Print what replicas print, as it comes or as JSON."""
+    logs = replica_logs.ReplicaLogs(store.job(job_id), choice)
+    follower = watch.JobWatch(store, job_id)
+    shown = 0
+    try:
+        for _ in chain([follower.there()], follower.batches() if options.follow else ()):
+            shown += _print_replicas(logs, logs.poll(ends=not options.follow), options.json, terminal)
+            terminal.status(report.progress_line(follower.view))
+    except KeyboardInterrupt:
+        terminal.note(f"detached; {job_id} goes on")
+        return 0
+    shown += _print_replicas(logs, logs.poll(ends=True), options.json, terminal)
+    if not shown:
+        terminal.note(replica_logs.nothing(store.job(job_id), log_filters(options)))
+    if options.follow and not options.json:
+        terminal.note(report.progress_line(follower.view))
+    return 0
+
+
+def _print_replicas(
+    logs: replica_logs.ReplicaLogs, lines: Sequence[replica_logs.NodeLine], as_json: bool, terminal: Terminal
+) -> int:
+    while logs.notes:
+        terminal.note(logs.notes.pop(0))
+    for node, text in lines:
+        terminal.json({"node": node, "text": text}, None) if as_json else terminal.line(f"[{node}] {text}")
+    return len(lines)
 
 
 def _show_output(
@@ -181,7 +216,7 @@ def _show_output(
             shown += _print(choice.last(found) if first else found, terminal)
             terminal.status(report.progress_line(follower.view))
             notice = _say_notice(follower, notice, terminal)
-            waits = _say_wait(follower.view, waits, terminal)
+            waits = say_wait(follower.view, waits, terminal)
         if lines and not options.json:
             shown += _print(lines.finish(), terminal)
     except KeyboardInterrupt:
@@ -215,7 +250,7 @@ def _say_notice(follower: watch.JobWatch, said: str, terminal: Terminal) -> str:
     return follower.notice
 
 
-def _say_wait(view: View, said: str, terminal: Terminal) -> str:
+def say_wait(view: View, said: str, terminal: Terminal) -> str:
     """Print why a job waits, once per reason; on a terminal the status line shows it."""
     waits = view["reason"] if view["state"] == "pending" else ""
     if waits and waits != said and not terminal.live:

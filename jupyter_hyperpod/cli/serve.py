@@ -12,6 +12,7 @@ from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES
 from ..core.views import summary
 from ..storage.store import Store
+from .job_verbs import say_wait
 from .terminal import Terminal
 
 
@@ -41,8 +42,10 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 
 def _until_it_answers(follower: watch.JobWatch, terminal: Terminal) -> None:
+    waits = ""
     for _ in follower.batches():
         terminal.status(progress_line(follower.view))
+        waits = say_wait(follower.view, waits, terminal)
         if follower.view["state"] == "running":
             return
     view = follower.view

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from jupyter_hyperpod.control import jobs, report
+from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.cli.serve import _until_it_answers
+from jupyter_hyperpod.cli.terminal import Terminal
+from jupyter_hyperpod.control import jobs, report, watch
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import Conflict, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.policy.scaling import Claim, impossible
 from jupyter_hyperpod.storage.journal import event_writer, follow_commands
 from jupyter_hyperpod.storage.store import JobStore, Store
+
+Said = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def chat(store: Store) -> JobStore:
@@ -57,3 +68,46 @@ def test_it_is_described_as_it_is_now(store: Store, chat: JobStore) -> None:
     assert view["reason"] == "2 of 2 replicas answer"
     described = " ".join(report.describe_lines(view).split())
     assert "url http://127.0.0.1:8000 replicas 2 ready, 2 wanted, 0 to 2 allowed" in described
+
+
+def test_why_it_waits_is_said_once_without_a_terminal(
+    store: Store, chat: JobStore, eventually: Callable[..., object]
+) -> None:
+    terminal = Terminal()
+    terminal.err = err = io.StringIO()
+    say(chat, "job.state", state="pending", reason="waits until a node is free")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(_until_it_answers, watch.JobWatch(store, chat.id), terminal)
+        try:
+            eventually(lambda: "waits until a node is free" in err.getvalue())
+        finally:
+            say(chat, "job.state", state="running", reason="1 of 1 replicas answer")
+        waiting.result(timeout=20)
+    assert err.getvalue().count("waits") == 1
+
+
+def test_what_replicas_have_printed_is_shown(store: Store, chat: JobStore, capsys: Said) -> None:
+    def logs(*options: str) -> tuple[list[str], str]:
+        assert main(["logs", "chat", *options]) == 0
+        out, err = capsys.readouterr()
+        return out.splitlines(), err
+
+    (folder := chat.path / "logs").mkdir(exist_ok=True)
+    assert logs()[1].strip() == f"what the replicas of {chat.id} print is in {folder}/NODE.log; there is nothing so far"
+    (folder / "node-1.log").write_text("one\ntwo\nhalf")
+    (folder / "head.log").write_text("of the gateway\n")
+    assert logs() == (["one", "two", "half"], "")
+    (folder / "node-2.log").write_text("other\n")
+    assert logs("--tail", "1")[0] == ["[node-1] half", "[node-2] other"]
+    assert logs("--node", "head")[0] == ["of the gateway"]
+    assert json.loads(logs("--grep", "oth", "--json")[0][0]) == {"node": "node-2", "text": "other"}
+    say(chat, "job.state", state="stopped", reason="stopped by ann")
+    assert logs("--follow", "--node", "node-2")[0] == ["[node-2] other"]
+    assert "matches --grep nothing; all of it is in" in logs("--grep", "nothing")[1]
+    (folder / "node-2.log").write_bytes(b"x" * (2 << 20) + b"\nlast\n")
+    out, err = logs("--node", "node-2")
+    assert out == ["last"] and f"all of it is in {folder}/node-2.log" in err
+    assert (
+        main(["logs", "chat", "--node", "node-9"]) == 2 and "there are those of head, node-1" in capsys.readouterr().err
+    )
+    assert main(["logs", "chat", "--rank", "0"]) == 2 and "no ranks, times and steps" in capsys.readouterr().err

@@ -9,11 +9,13 @@ from itertools import islice
 from ...core.events import TERMINAL_STATES
 from ...core.units import plural
 from ...core.views import View
+from ...storage.folded import FoldedJournal
 from ...storage.journal_search import read_kinds
 from ...storage.output.output_choice import OutputChoice, times_of_steps
 from ...storage.output.output_range import read_output
 from ...storage.store import JobStore, Store
 from .. import report, watch
+from ..engines import replica_logs
 
 MOST_COUNTED = 10_000  # lines that are read to say how many there are
 
@@ -25,13 +27,23 @@ def logged(store: Store, job_id: str, choice: OutputChoice, filters: str) -> Ite
 
     Raises NotFound for a rank or a node that the job has not had.
     """
-    view = watch.checked(store, job_id, choice)
-    choice, error = with_error(store.job(job_id), view, choice)
+    job = store.job(job_id)
+    serves = replica_logs.has_them(job)
+    view = FoldedJournal(job).catch_up() if serves else watch.checked(store, job_id, choice)
+    choice, error = with_error(job, view, choice)
     shown = 0
-    for line in watch.printed(store, job_id, choice)[1]:
+    for line in _of_replicas(job, choice) if serves else watch.printed(store, job_id, choice)[1]:
         shown += 1
         yield line
     yield from ending(store, view, error, shown, filters)
+
+
+def _of_replicas(job: JobStore, choice: OutputChoice) -> Iterator[Line]:
+    logs = replica_logs.ReplicaLogs(job, choice)
+    lines = logs.poll(ends=True)
+    yield from (("stderr", note) for note in logs.notes)
+    several = len({node for node, _ in lines}) > 1
+    yield from (replica_logs.shown(line, several) for line in lines)
 
 
 def with_error(job: JobStore, view: View, choice: OutputChoice) -> tuple[OutputChoice, list[str]]:
@@ -82,6 +94,8 @@ def ending(store: Store, view: View, error: list[str], shown: int, filters: str)
 def nothing(store: Store, view: View, filters: str) -> str:
     """A sentence for a job of whose output nothing is shown."""
     job_id = str(view["id"])
+    if replica_logs.has_them(store.job(job_id)):
+        return replica_logs.nothing(store.job(job_id), filters)
     whole = watch.OutputLines(view).feed_all(read_output(store.job(job_id), OutputChoice()), ends=True)
     count = sum(1 for _ in islice(whole, MOST_COUNTED + 1))
     if not count:
