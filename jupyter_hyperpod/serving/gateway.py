@@ -73,6 +73,7 @@ class Gateway:
         loop.add_signal_handler(signal.SIGTERM, deployment.end, "stopped", "the gateway was told to terminate")
         commands.recall(deployment)
         touched_s = sampled_s = time.monotonic()
+        told = (0, -1)  # the generation and the target of the last sample
         while deployment.ending is None:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
@@ -84,8 +85,9 @@ class Gateway:
             deployment.judge()
             deployment.journal.flush()
             loading = any(replica.state == "loading" for replica in deployment.pool)
-            if now_s - sampled_s > (LOADING_SAMPLE_S if loading else SAMPLE_S):
-                sampled_s = now_s
+            stands = deployment.replicas.generation, deployment.replicas.target
+            if stands != told or now_s - sampled_s > (LOADING_SAMPLE_S if loading else SAMPLE_S):
+                sampled_s, told = now_s, stands
                 deployment.sample()
 
     def _knows(self, header: str | None) -> bool:
