@@ -51,7 +51,7 @@ class Deployment:
         self._incident = _open_incident(view)
         self._sampled: dict[str, Any] = {}
         self._samples = 0
-        self._models: dict[str, str] = {}  # by which model it is: the first replica that had it
+        self._models: dict[str, str] = {}  # by replica, in the order in which they became ready: which model it has
         self._probes: set[asyncio.Task[None]] = set()
 
     def end(self, state: str, reason: str) -> None:
@@ -68,11 +68,11 @@ class Deployment:
             probe.add_done_callback(self._probes.discard)
 
     def _look_at_model(self, replica: PooledReplica) -> None:
-        """Say it where replicas have loaded different models."""
-        if replica.model and replica.model not in self._models:
-            self._models[replica.model] = replica.name
-            first = next(iter(self._models.values()))
-            if first != replica.name:
+        """Say it, once per replica, where one has loaded another model than the first one."""
+        if replica.model and replica.name not in self._models:
+            self._models[replica.name] = replica.model
+            first, model = next(iter(self._models.items()))
+            if model != replica.model:
                 text = OTHER_MODEL.format(replica=replica.name, first=first, model=self.site.serve.model)
                 self.journal.write("warning.raised", {"text": text})
 

@@ -63,8 +63,9 @@ class ExternalEngine:
         command, self._model_name = _command(self._spec, self._site, path, port)
         self._line = ReplicaConnections(HOST, port)
         self.process = EngineProcess(self._spec, command, port, environment)
+        before = await aside(partial(model_identity.of_files, path))
         await self.process.start()
-        self.identity = await aside(partial(model_identity.of_files, path))
+        self.identity = model_identity.joined(before, await aside(partial(model_identity.of_files, path)))
 
     async def end(self, at_once: bool = False) -> None:
         """End the engine with all its processes."""

@@ -244,8 +244,8 @@ class PythonModel:
         for name in ("load", "predict"):
             if not callable(getattr(module, name, None)):
                 raise SpecError(f"the handler has no function {name}; expected load(model) and predict(model, inputs)")
-        self._predict, self._model = module.predict, module.load(url)
-        self.identity = model_identity.of_files(url)
+        self._predict = module.predict
+        self._model, self.identity = model_identity.around(url, lambda: module.load(url))
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
         """Yield the one answer. Raises InvalidRequest."""
