@@ -120,6 +120,46 @@ def test_what_changed_late_is_in_checkpoints(job: Submit, tmp_path: Path, cell: 
         assert "does not have what the program had changed there: stage" in view["reason"], run.story()
 
 
+LEFT = """
+import os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last, self.aside, self.again, self.loss = torch.nn.Linear(4, 1), 0.0, 0.0, 0.0, 0.0
+    def forward(self, x):
+        y = self.layer(x)
+        self.last = self.again = self.loss = y.mean().item()
+        self.aside = (y * y).mean()
+        return y
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+def loss_function(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) + 0.01 * model.aside
+
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
+    for step in session.steps(6):
+        step.run(loss_function)
+        model.again = 0.5 * step.number
+print(model.last, model.again, session.loss)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_what_each_member_s_last_micro_batch_leaves_is_said_where_the_loop_reads_it(job: Submit) -> None:
+    """Not where only the loss function reads it, where the loop sets it, or reads what has the same name elsewhere."""
+    run = job(LEFT, nodes=2, elastic="1:2")
+    run.finish()
+    said = [event.data["text"] for event in run.of_kind("warning.raised")]
+    named = [text for text in said if "each member has another value of model.last (line 26): what" in text]
+    assert len(named) == 1 and said == named, said
+    assert all(f"model.{name}" not in named[0] for name in ("aside", "again", "loss")), said
+
+
 OF_STEP = """
 import torch, jupyter_hyperpod as hp
 class Control:

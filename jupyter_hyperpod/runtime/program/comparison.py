@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from ...core.units import few
 from . import readings
 from .analysis import chance
 from .analysis.reads import Flow
@@ -58,6 +59,11 @@ CACHED = (
 KEEPS = (
     "{place}: {name} keeps results that depend on random numbers or on the model's weights at that moment. A member "
     "that joins later would compute others: compute them anew each time, or before the loop for the whole data set"
+)
+LEFT = (
+    "each member has another value of {names}: what the last micro-batch of its own share has left there. So what the "
+    "loop reads or prints of it depends on the number of nodes. Return it beside the loss, return loss, "
+    '{{"name": value}}, and read step.metrics["name"], which is that of the whole step'
 )
 SETTING = (
     "{place}: {name} changes a setting of the process in the loop, which a member that joins later does not have: call "
@@ -139,6 +145,14 @@ class Comparison:
         """A micro-batch was computed once more since a look: what that has changed, steps fill, such as caches."""
         for path, noted in before.changed(self.look()).items():
             self.late.fills(path, before.found.get(path), noted)
+
+    def left(self) -> dict[str, str]:
+        """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
+        return self.late.left(self._before) if self._active and self._before is not None else {}
+
+    def warn_of_left(self, names: list[str]) -> None:
+        """Members differ in this."""
+        self._warn(LEFT.format(names=few(names)))
 
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""

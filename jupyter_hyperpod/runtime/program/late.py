@@ -47,6 +47,7 @@ class LateChanges:
         self._copier = Copier(heap.own, kinds=True)
         self.inside: set[Path] = set()  # what the loss function has changed
         self._set: set[Path] = set()  # those values of it that may be others in each step
+        self._lists: set[Path] = set()  # those lists and dictionaries of it
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._has_begun = False
 
@@ -65,6 +66,8 @@ class LateChanges:
         is_kept = before is None or before.content == NOTHING
         if after.kind == "value" and not settings and not (after.at and is_kept):  # what a library finds once, it keeps
             self._set.add(path)
+        elif after.kind == "shape" and not settings and not after.at:
+            self._lists.add(path)
 
     def may_miss(self, is_set: bool) -> list[str]:
         """Names of what a newcomer of an interrupted step may have otherwise, though no comparison shows that.
@@ -75,6 +78,15 @@ class LateChanges:
         if is_set and self._set:
             found += self._read(self._set, self.look())
         return sorted(map(text, found))
+
+    def left(self, now: Walk) -> dict[str, str]:
+        """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
+        here, program = (self._set | self._lists) & now.found.keys(), Program(now)
+        found = {}
+        for path in sorted(here):
+            if place := program.read_by_loop(path, now.found[path]):
+                found[f"{text(path)} ({place})"] = _digest(now.found[path])
+        return found
 
     def _read(self, paths: set[Path], now: Walk) -> list[Path]:
         """Those of what the loss function sets that the program reads."""

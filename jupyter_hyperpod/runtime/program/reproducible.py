@@ -75,6 +75,7 @@ class Reproducible:
         self._comparison = comparison
         self._runs = runs
         self._called = self._interrupted = False  # in this turn of the loop: the loss function; by a new generation
+        self._has_warned = False
         self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
 
@@ -201,6 +202,10 @@ class Reproducible:
         tables = [{name: text for name, text in table.items() if name in common} for table in tables]
         if names := [name for name in _differing(tables) if self._comparison.matters(name.partition(" (")[0])]:
             raise TrainingError(OWN_VALUES.format(step=step, names=few(names)))
+        names = _differing(self._gather(plan, self._comparison.left()))  # all members, whoever has warned before
+        if names and plan.rank == 0 and not self._has_warned:
+            self._has_warned = True
+            self._comparison.warn_of_left(names)
 
     def _execute_again(self, plan: RecoveryPlan, step: int, compute: Compute, sources: Any) -> None:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0

@@ -233,7 +233,7 @@ class Reads:
         return found
 
     def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
-        function = self._function(statement)
+        function = self.function_of(statement)
         assert function is not None
         own = getattr(function, "name", "")
         if not own or own.startswith("__") or own == "forward" or own in seen:
@@ -274,7 +274,8 @@ class Reads:
             node = self._parents.get(node)
         return Flow.PRINTED
 
-    def _function(self, node: ast.AST) -> ast.AST | None:
+    def function_of(self, node: ast.AST) -> ast.AST | None:
+        """The function of whose body a node is a part; None at the top level of its file."""
         parent: ast.AST | None = node
         while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
             parent = self._parents.get(parent)

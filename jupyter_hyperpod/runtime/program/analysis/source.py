@@ -89,10 +89,14 @@ class Program:
             return Flow.TRAINING
         found = self.reads.flow(noted.name)
         if found is Flow.NOWHERE and path[-1][0] == "attr" and not noted.at:
-            holder = path[-2][1][1] if len(path) == 2 and path[0][0] in ("global", "frame") else path[-2][1]
-            names = {str(holder), *self._walk.aliases.get(noted.holder, ())}
+            names = self._holders(path, noted)
             found = max((self.reads.flow_of_attributes(name) for name in sorted(names)), default=found)
         return found
+
+    def _holders(self, path: Path, noted: Noted) -> set[str]:
+        """The names of the object that has this attribute."""
+        holder = path[-2][1][1] if len(path) == 2 and path[0][0] in ("global", "frame") else path[-2][1]
+        return {str(holder), *self._walk.aliases.get(noted.holder, ())}
 
     def mentions(self, text: str) -> bool:
         """Whether the program has this text as a constant, such as the name of an environment variable."""
@@ -117,6 +121,24 @@ class Program:
             return NO_LINE
         _, _, file, line = found[0]
         return self.at(file, line)
+
+    def read_by_loop(self, path: Path, noted: Noted) -> str:
+        """The line, in words, where code reads this that calls the steps, not what the steps call; "" for none."""
+        nodes = self.reads.loads(noted.name)
+        if path[-1][0] == "attr":
+            holders = self._holders(path, noted)
+            loads = {id(n) for n in nodes if isinstance(n, ast.Attribute) and base_of(n) in holders}
+        else:
+            loads = {id(n) for n in nodes if isinstance(n, ast.Name)}
+        for file, tree in self._files.items() if loads else ():
+            for node in nodes_of(tree):
+                if id(node) in loads and self._is_called_from(node, file):
+                    return self.at(file, getattr(node, "lineno", 0))
+        return ""
+
+    def _is_called_from(self, node: ast.AST, file: str) -> bool:
+        function = self.reads.function_of(node)
+        return file == self._cell and not self._scopes if function is None else self._is_near(function, file)
 
     def unseeded(self) -> list[str]:
         """Calls of the cell whose results differ from process to process, each with its line."""
