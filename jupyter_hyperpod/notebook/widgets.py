@@ -11,7 +11,7 @@ import html
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -22,8 +22,8 @@ from traitlets import Bool, Dict, Float, HasTraits, Int, List, Unicode
 from ..control import cluster, lookup, report
 from ..control.watch import SILENCE_NOTICE_S, TICK_S, SupervisorSilence
 from ..core.errors import HyperpodError
-from ..core.events import TERMINAL_STATES
-from ..core.views import View
+from ..core.events import TERMINAL_STATES, Event
+from ..core.views import View, apply, new_cluster_view
 from ..loader.read.progress import LoadProgress as Load
 from ..loader.reporting import sentence
 from ..storage.folded import FoldedJournal
@@ -69,11 +69,15 @@ class Live(HasTraits):
         raise NotImplementedError
 
     def _set(self, values: Mapping[str, Any]) -> None:
-        """Set all values, then call the observers of those that changed; one that fails changes nothing here."""
+        """Set all values, then call the observers of those that changed."""
+        with self.hold_trait_notifications():
+            for name, value in values.items():
+                self.set_trait(name, value)
+
+    def notify_change(self, change: Any) -> None:
+        """Call the observers of one value; one that fails keeps no other value from its own."""
         try:
-            with self.hold_trait_notifications():
-                for name, value in values.items():
-                    self.set_trait(name, value)
+            super().notify_change(change)
         except Exception:  # of an observer, which belongs to the caller
             traceback.print_exc()
 
@@ -127,6 +131,8 @@ class Job(Live):
             elif (down_s := silence.down_s()) >= SILENCE_NOTICE_S:
                 self._set({"problem": f"the cluster's supervisor has not answered for {down_s:.0f} s"})
                 self._store.job(self.id)
+            elif self.problem:
+                self._set({"problem": ""})
             if self.ended or time.monotonic() - shown_s >= UPDATE_S:
                 self._show()
                 shown_s = time.monotonic()
@@ -179,19 +185,23 @@ class Cluster(Live):
     def __init__(self, store: str | None = None) -> None:
         super().__init__()
         self._store = Store(store)
+        self._store.refuse_private()
+        self._journal = follow_events(self._store.cluster_events)
+        self._folded = new_cluster_view()
         self._view: View = {}
-        self._take()
+        self._take(self._journal.poll())
         self._thread.start()
 
     def _follow(self) -> None:
-        journal = follow_events(self._store.cluster_events, dict(self._view["seen"]))
         while not self._closing.is_set():
-            journal.wait(LOOK_S, self._closing.is_set)
-            self._take()
+            self._take(self._journal.wait(LOOK_S, self._closing.is_set))
             self._closing.wait(TICK_S)
 
-    def _take(self) -> None:
-        self._view = view = cluster.status(self._store)
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            apply(self._folded, event)
+        now = self._folded | cluster.standing(self._store, self._folded["state"])
+        self._view = view = now | {"nodes": [dict(node) for node in now["nodes"]]}  # the fold goes on in its own list
         states = [node["state"] for node in view["nodes"]]
         busy = states.count("busy")
         self._set(

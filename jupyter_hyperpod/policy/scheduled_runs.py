@@ -47,5 +47,5 @@ def decide(due: TimesDue, now_s: float, at: str, catch_up: str, overlap: str, un
     if missed:
         return Decision(RUN, f"{missed}: one run makes up for that")
     if due.count > 1:
-        return Decision(RUN, f"due at {at}; {plural(due.count - 1, 'earlier time')} had no run: no cluster was running")
+        return Decision(RUN, f"due at {at}; {plural(due.count - 1, 'earlier time')} had no run")
     return Decision(RUN, f"due at {at}")

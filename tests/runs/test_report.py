@@ -262,5 +262,5 @@ def test_the_command_writes_a_private_file_and_says_where(
     assert main(["report", job.id, "-o", str(tmp_path / "missing" / "run.html")]) == 2
     assert "name another file" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["store", f"{job.id}.html", "run.html"])
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(SpecError, match="is a folder"):
         write(tmp_path, "x")

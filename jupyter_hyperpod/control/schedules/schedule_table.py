@@ -106,9 +106,9 @@ def described(store: Store, schedule: Schedule) -> list[str]:
 
 def silence(store: Store, schedules: Sequence[Schedule]) -> list[str]:
     """A sentence where schedules are active, and nobody is there to run them."""
-    if all(schedule.paused for schedule in schedules) or cluster.status(store)["state"] not in ("stopped", "lost"):
+    if all(schedule.paused for schedule in schedules) or cluster.connectable(store):
         return []
-    return [SILENT]
+    return [SILENT] if cluster.status(store)["state"] in ("stopped", "lost") else []
 
 
 def record(store: Store, schedule: Schedule, of_run: Callable[[Store, ScheduledRun], str] = state_of) -> dict[str, Any]:

@@ -217,12 +217,20 @@ def enter_folder(folder: str, job: Path) -> str:
     """
     if folder and os.path.isdir(folder):
         os.chdir(folder)
-    elif folder and Path.cwd().is_relative_to(job.parent.parent):
+    elif folder and _is_in(job.parent.parent):
         own = job / OWN_FOLDER
         own.mkdir(mode=0o700, exist_ok=True)
         os.chdir(own)
         return GONE.format(folder=folder, here=own)
     return ""
+
+
+def _is_in(folder: Path) -> bool:
+    """Whether this process is in a folder, or in one that is gone."""
+    try:
+        return Path.cwd().is_relative_to(folder.resolve())
+    except FileNotFoundError:
+        return True
 
 
 def seed_everything(seed: int, threads: int | None = None) -> None:
