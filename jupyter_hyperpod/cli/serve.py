@@ -6,6 +6,7 @@ import argparse
 
 from ..control import deploy, served, watch
 from ..control.engines import presets
+from ..control.engines.reach import tunnel
 from ..control.report import progress_line
 from ..control.verb_options import serve_fields
 from ..core.errors import HyperpodError
@@ -33,7 +34,9 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     try:
         _until_it_answers(follower, terminal)
         view, token = follower.view, str(deploy.token_file(store, follower.job_id))
-        about = {"id": view["id"], "url": view["deployment"]["url"], "task": view["deployment"]["task"]}
+        opened = view["deployment"]
+        about = {"id": view["id"]} | {name: opened[name] for name in ("url", "host", "task")}
+        about["tunnel"] = tunnel(opened)
         terminal.answer(options, about | {"token_file": token}, *served.how_to_ask(view, token))
         return _follow(follower, terminal) if options.follow else 0
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What people read of a job or a cluster: views as tables and lines, for the CLI and the magics. Pure."""
+"""What people read of a job or a cluster: views as tables and lines, for the CLI and the magics of this host."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
 from ..core.units import format_bytes, format_duration, format_rate, plural
 from .cluster import ANSWERS
+from .engines.reach import address, tunnel
 from .text_tables import Cell, Paint, Table, clean, unpainted
 
 View = Mapping[str, Any]
@@ -264,7 +265,8 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
     return [
         ("reason", view["reason"]),
         ("phase", "" if view["state"] in TERMINAL_STATES else view["phase"]),
-        ("url", view["deployment"]["url"] if view["deployment"] else ""),
+        ("url", address(view["deployment"]) if view["deployment"] else ""),
+        ("from here", "" if view["state"] in TERMINAL_STATES else tunnel(view["deployment"])),
         _size(view),
         ("backend", f"{view['backend']}, priority {view['priority']}, {view['spares_wanted']} spare"),
         ("submitted", ago(view["submitted_s"], now_s)),

@@ -102,7 +102,9 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"(training stood still for {format_duration(d['paused_s'])}) to {d['path']}"
     ),
     "model.loading": load_sentence,
-    "deployment.opened": lambda d: f"{d['model']} is served at {d['url']}",
+    "deployment.opened": lambda d: (
+        f"{d['model']} is served at {d['url']}" + (f" on {d['host']}" if d.get("host") else "")
+    ),
     "replica.stage": lambda d: str(d["text"]),
     "checkpoint.loaded": lambda d: f"step {d['step']} taken up in {format_duration(d['took_s'])} from {d['path']}",
     "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",

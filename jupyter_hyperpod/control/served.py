@@ -1,4 +1,4 @@
-"""Formats deployments as plain text for the CLI and the magics. Pure."""
+"""Formats deployments as plain text for the CLI and the magics of this host."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..core.events import TERMINAL_STATES
 from ..core.units import format_number, plural
+from .engines.reach import address, tunnel
 from .report import View, ago, latency_text, state_cell
 from .text_tables import Cell, Table, clean
 
@@ -36,7 +37,7 @@ def deployments_table(views: Sequence[View]) -> Table:
                 Cell(latency_text(metrics, "p99_s")),
                 Cell(f"{metrics.get('answered', 0):,}"),
                 Cell(f"{metrics.get('failed', 0):,}", "bad" if metrics.get("failed") else "quiet"),
-                Cell("-" if ended else view["deployment"]["url"]),
+                Cell("-" if ended else address(view["deployment"])),
                 Cell(ago(view["submitted_s"], now_s), "quiet"),
             ]
         )
@@ -52,13 +53,18 @@ def asked_to_scale(view: View, target: int) -> str:
 
 
 def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -> list[str]:
-    """Return a deployment's address, with commands to query and stop it."""
+    """Return a deployment's address, with commands to query and stop it.
+
+    Where its gateway is on another host, whoever listens at that port of this one would get the token, so no command
+    sends it.
+    """
     deployment = view["deployment"]
     url = deployment["url"] + PATHS[deployment["task"]]
     example = EXAMPLES[deployment["task"]].replace("%s", view["name"])
     header = f'-H "Authorization: Bearer $(cat {shlex.quote(token_file)})"'
-    return [
-        clean(f"{view['id']} answers at {url}"),
-        clean(f"ask it:   curl {header} {url} -d '{example}'"),
-        clean(f"stop it:  {command} stop {view['id']}"),
-    ]
+    ask = [f"ask it:   curl {header} {url} -d '{example}'"]
+    if reach := tunnel(deployment):
+        ask = [f"reach it: {reach}", f"ask it:   there, or here while that runs, with the token in {token_file}"]
+    where = address(deployment, PATHS[deployment["task"]])
+    lines = [f"{view['id']} answers at {where}", *ask, f"stop it:  {command} stop {view['id']}"]
+    return [clean(line) for line in lines]

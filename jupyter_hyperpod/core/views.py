@@ -16,7 +16,7 @@ from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
 from .kept import append, append_output, bound_names, labelled, put
 
-FOLD = 5  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 6  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
@@ -258,13 +258,15 @@ def _model_loading(view: View, event: Event) -> None:
 
 def _deployment_opened(view: View, event: Event) -> None:
     replicas = view["deployment"]["replicas"] if view["deployment"] else []
-    view["deployment"] = {name: event.data[name] for name in ("url", "model", "task")} | {"replicas": replicas}
+    where = {name: event.data.get(name, "") for name in ("host", "loopback")}
+    told = {name: event.data[name] for name in ("url", "model", "task")}
+    view["deployment"] = told | where | {"replicas": replicas}
 
 
 def _replica_stage(view: View, event: Event) -> None:
     data = event.data
     if view["deployment"] is None:
-        view["deployment"] = {"url": "", "model": "", "task": "", "replicas": []}
+        view["deployment"] = dict.fromkeys(("url", "model", "task", "host", "loopback"), "") | {"replicas": []}
     replicas = view["deployment"]["replicas"]
     replica = next((known for known in replicas if known["replica"] == data["replica"]), None)
     if replica is None:

@@ -110,7 +110,8 @@ EVENTS: dict[str, Fields] = {
             "cell?: int|null"
         ),
         # written by the gateway of a deployment
-        "deployment.opened": "url: str, model: str, task: str",
+        # `host`: whose loopback `url` names; `loopback`: what `system.addresses.this_loopback` says there
+        "deployment.opened": "url: str, model: str, task: str, host?: str, loopback?: str",
         "replica.stage": "replica: str, node: str, stage: str, took_s: float, text: str",
         # written by the process that notices the fault
         "warning.raised": "text: str",

@@ -9,10 +9,12 @@ from typing import Any
 
 from ..core.views import View
 from ..storage.folded import FoldedJournal
+from ..storage.host_lease import this_host
 from ..storage.journal import follow_commands
 from ..storage.journal_search import read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
+from ..system.addresses import this_loopback
 from .context import Site, bearer
 from .counters import RequestCounts
 from .pool import PooledReplica, ReplicaPool
@@ -127,11 +129,12 @@ class Deployment:
             self.journal.write("metric.logged", {"step": self._samples, "values": facts})
 
     def take_over(self, url: str, pid: int) -> None:
-        """Journal that this gateway answers, and whether it replaces a lost one."""
-        serve = self.site.serve
-        self.journal.write("deployment.opened", {"url": url, "model": serve.model, "task": serve.task})
+        """Journal that this gateway answers on this host, and whether it replaces a lost one."""
+        serve, host = self.site.serve, this_host()
+        where = {"host": host, "loopback": this_loopback()}
+        self.journal.write("deployment.opened", {"url": url, "model": serve.model, "task": serve.task} | where)
         if self._incident:
-            self._say_incident("repaired", f"process {pid} took over at {url}")
+            self._say_incident("repaired", f"process {pid} took over at {url} on {host}")
 
 
 def _token(site: Site) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import json
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,14 @@ def port_error(host: str, port: int) -> OSError | None:
         except OSError as error:
             return error
     return None
+
+
+def this_loopback() -> str:
+    """What tells loopback of this machine, or of this container on it, from all others; "" where that is unknown."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/thread-self/ns/net').st_ino}"
+    return ""
 
 
 def is_loopback(address: str) -> bool:

@@ -240,7 +240,14 @@ it('sorts names with numbers as people count', () => {
 });
 
 describe('a deployment', () => {
-  const deployment = { url: 'http://x', model: 'm', task: 't', replicas: [] };
+  const deployment = {
+    url: 'http://x',
+    model: 'm',
+    task: 't',
+    host: 'h',
+    loopback: 'l',
+    replicas: []
+  };
   const metrics = {
     target: 3,
     requests_per_s: 12.5,

@@ -133,7 +133,10 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
   const now_s = useNow(active && job.started_s !== null);
   const ran = elapsed(job, now_s);
   const loaded = traffic(job)?.loaded ?? null;
-  const words = [job.deployment!.url, ran === null ? '' : formatClockwork(ran)];
+  const { url, host } = job.deployment!;
+  const address = url && host ? trans.__('%1 on %2', url, host) : url;
+  const port = url.split(':').pop();
+  const words = [address, ran === null ? '' : formatClockwork(ran)];
   return (
     <div className="jp-Hp-jobprogress">
       {loaded !== null && (
@@ -147,7 +150,16 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
         <span className="jp-Hp-clip">
           {active ? loadText(job, trans) : failureOf(job) ? null : job.reason}
         </span>
-        <span className="jp-Hp-right">{words.filter(Boolean).join(' · ')}</span>
+        <span
+          className="jp-Hp-right"
+          title={
+            url && host
+              ? `ssh -N -L ${port}:127.0.0.1:${port} ${host}`
+              : undefined
+          }
+        >
+          {words.filter(Boolean).join(' · ')}
+        </span>
       </div>
     </div>
   );

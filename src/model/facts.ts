@@ -211,6 +211,8 @@ export interface IFacts {
     url: string;
     model: string;
     task: string;
+    host?: string;
+    loopback?: string;
   };
   'replica.stage': {
     replica: string;

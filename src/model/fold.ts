@@ -347,14 +347,21 @@ const JOB_HANDLERS: Handlers<IJobView> = {
   },
 
   'deployment.opened': (view, event) => {
-    const { url, model, task } = event.data;
+    const { url, model, task, host = '', loopback = '' } = event.data;
     const replicas = view.deployment?.replicas ?? [];
-    view.deployment = { url, model, task, replicas };
+    view.deployment = { url, model, task, host, loopback, replicas };
   },
 
   'replica.stage': (view, event) => {
     const { replica: name, node, stage, took_s } = event.data;
-    view.deployment ??= { url: '', model: '', task: '', replicas: [] };
+    view.deployment ??= {
+      url: '',
+      model: '',
+      task: '',
+      host: '',
+      loopback: '',
+      replicas: []
+    };
     const replicas = view.deployment.replicas;
     let replica = replicas.find(known => known.replica === name);
     if (replica === undefined) {

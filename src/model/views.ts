@@ -77,6 +77,9 @@ export interface IDeployment {
   url: string;
   model: string;
   task: string;
+  /** Whose loopback the URL names; "" where nobody has said it. */
+  host: string;
+  loopback: string;
   replicas: IReplica[];
 }
 

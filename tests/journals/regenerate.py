@@ -370,7 +370,8 @@ def deployment() -> Script:
     s.say("gateway.1", "decision.made", policy="serving", value=2, reason="7 requests are outstanding")
     stages(2, "started", "loading", "loaded", "ready", "answered")
     s.form(2, (1, 2), 2, "node-2 answers")
-    s.say("gateway.2", "deployment.opened", 1.0, url="http://127.0.0.1:8001", model="shared://chat", task="completions")
+    s.say("gateway.2", "deployment.opened", 1.0, url="http://127.0.0.1:8001", model="shared://chat", task="completions",
+          host="login2", loopback="boot-2:4026531840")  # fmt: skip
     s.state("stopped", "stopped by its owner")
     return s
 

@@ -13,6 +13,7 @@ from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import ENGINE_WORDS, EngineSpec, JobSpec, ServeSpec, filled_in
 from jupyter_hyperpod.serving.engine_process import sums
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.addresses import this_loopback
 
 VALUES = {"model": "/m", "port": "1", "host": "127.0.0.1", "name": "chat", "device": "cpu", "threads": "2"}
 
@@ -99,5 +100,6 @@ def test_metrics_are_summed_over_labels() -> None:
 
 
 def test_a_person_is_told_how_to_chat() -> None:
-    view = {"id": "chat-aaaaaaaa", "name": "chat", "deployment": {"url": "http://h:1", "task": "engine"}}
+    opened = {"url": "http://h:1", "task": "engine", "host": "h", "loopback": this_loopback()}
+    view = {"id": "chat-aaaaaaaa", "name": "chat", "deployment": opened}
     assert '{"model": "chat", "messages"' in served.how_to_ask(view, "/token")[1]

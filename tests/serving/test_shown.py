@@ -12,13 +12,14 @@ import pytest
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.cli.serve import _until_it_answers
 from jupyter_hyperpod.cli.terminal import Terminal
-from jupyter_hyperpod.control import jobs, report, watch
+from jupyter_hyperpod.control import jobs, report, served, watch
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import Conflict, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.policy.scaling import Claim, impossible
 from jupyter_hyperpod.storage.journal import event_writer, follow_commands
 from jupyter_hyperpod.storage.store import JobStore, Store
+from jupyter_hyperpod.system.addresses import this_loopback
 
 Said = pytest.CaptureFixture[str]
 
@@ -60,7 +61,8 @@ def test_a_range_from_none_stays_one_and_its_errors_name_replicas(store: Store, 
 
 
 def test_it_is_described_as_it_is_now(store: Store, chat: JobStore) -> None:
-    say(chat, "deployment.opened", url="http://127.0.0.1:8000", model="/model", task="completions")
+    opened = {"url": "http://127.0.0.1:8000", "model": "/model", "task": "completions", "host": "h"}
+    say(chat, "deployment.opened", **opened, loopback=this_loopback())
     form(chat, 1)
     say(chat, "job.state", state="running", reason="1 of 2 replicas answer")
     form(chat, 2)
@@ -68,6 +70,26 @@ def test_it_is_described_as_it_is_now(store: Store, chat: JobStore) -> None:
     assert view["reason"] == "2 of 2 replicas answer"
     described = " ".join(report.describe_lines(view).split())
     assert "url http://127.0.0.1:8000 replicas 2 ready, 2 wanted, 0 to 2 allowed" in described
+
+
+def test_where_the_gateway_is_on_another_host_no_command_sends_the_token_to_this_one(
+    store: Store, chat: JobStore, capsys: Said
+) -> None:
+    opened = {"url": "http://127.0.0.1:8000", "model": "/model", "task": "completions", "host": "login 1"}
+    say(chat, "deployment.opened", **opened, loopback="boot-1:4026531840")
+    say(chat, "job.state", state="running", reason="1 of 1 replicas answer")
+    view, reach = jobs.job_view(store, chat.id), "ssh -o ExitOnForwardFailure=yes -N -L 8000:127.0.0.1:8000 'login 1'"
+    told = "\n".join(served.how_to_ask(view, "/token"))
+    assert "answers at http://127.0.0.1:8000/v1/completions on login 1\n" in told and reach in told
+    assert "curl" not in told and "/token" in told
+    described = " ".join(report.describe_lines(view).split())
+    assert f"url http://127.0.0.1:8000 on login 1 from here {reach} " in described
+    assert main(["serve"]) == 0 and "http://127.0.0.1:8000 on login 1" in capsys.readouterr().out
+    say(chat, "deployment.opened", **opened, loopback=this_loopback())
+    assert "curl" in "\n".join(served.how_to_ask(jobs.job_view(store, chat.id), "/token"))
+    say(chat, "deployment.opened", **{name: text for name, text in opened.items() if name != "host"})
+    unknown = "\n".join(served.how_to_ask(jobs.job_view(store, chat.id), "/token"))
+    assert "curl" not in unknown and "127.0.0.1:8000 HOST" in unknown, "nothing is known of an older gateway's host"
 
 
 def test_why_it_waits_is_said_once_without_a_terminal(

@@ -669,9 +669,17 @@ describe('a deployment', () => {
       url: 'http://127.0.0.1:1',
       model: 'm',
       task: 'completions',
+      host: 'login1',
+      loopback: 'l',
       replicas: [{ replica: 'node-1.1', node: 'node-1', stages }]
     }
   };
+
+  it('says on which host its address is', () => {
+    draw(<JobHeader job={job} />);
+    expect(host.textContent).toContain('http://127.0.0.1:1 on login1');
+    expect(host.innerHTML).toContain('ssh -N -L 1:127.0.0.1:1 login1');
+  });
 
   it('says its load in a line', () => {
     const { trans } = shared();
