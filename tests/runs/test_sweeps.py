@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import housekeeping, jobs, lookup
 from jupyter_hyperpod.control.sweeps import following, sweep_table, trials, verbs
+from jupyter_hyperpod.control.sweeps.metric import trial_texts
 from jupyter_hyperpod.control.sweeps.plan import SweepPlan, remarks
 from jupyter_hyperpod.control.sweeps.trials import Sweep
 from jupyter_hyperpod.core.errors import NotFound, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.policy.sweeps import space
+from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.storage.values import leave, pulled
 from tests.runs.pages import harmless
@@ -362,3 +365,18 @@ def test_which_value_counts(
         leave(job.path, [metric], {metric: left})
     assert trial.value == value and (said in trial.doubt if said else not trial.doubt)
     assert bool(said) == any(said in line for line in sweep_table.end_lines(sweep, "hp") if "and not" in line)
+
+
+def test_a_value_that_cannot_be_read_is_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan("lr=1", metric="val")
+    spec = JobSpec("order-1", "0" * 64, trial=TrialSpec("order-aaaaaaaa", 1, {"lr": 1}, made.to_json()))
+    job = store.create_job(spec)
+    view = {**FoldedJournal(job).catch_up(), "state": "succeeded"}
+    leave(job.path, ["val"], {"val": torch.tensor(2.0)})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)  # not installed
+        assert trial_texts(store, [view]) == {job.id: "lr=1"}
+    assert trial_texts(store, [view]) == {job.id: "lr=1: val 2"}
+    (job.path / "pulled.json").unlink()
+    (job.path / "pulled.json").mkdir()  # root may read a file of any user, but no folder
+    assert trial_texts(store, [view]) == {job.id: "lr=1"}

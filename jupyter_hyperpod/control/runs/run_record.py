@@ -261,7 +261,7 @@ def _read_directory(store: Store, job: JobStore, record: RunRecord) -> None:
     """What is in the job's directory beside its journal: an old job, or one of another user, may lack any of it."""
     with suppress(OSError):
         record.owner = user_name(job.path.stat().st_uid)
-    with suppress(HyperpodError):
+    with suppress(HyperpodError, OSError):
         record.spec = job.spec()
         if record.spec.trial is not None:
             metric = Metric(str(record.spec.trial.plan.get("metric", LOSS)), job.path)

@@ -33,7 +33,8 @@ class Metric:
         code, and the loss of the newest step where that is asked for."""
         if view["state"] == "succeeded" and not self._looked:
             self._looked = True
-            with suppress(HyperpodError, ValueError, LookupError, TypeError):
+            # another user may not read it, and what it holds may need a package that is not here
+            with suppress(HyperpodError, OSError, ImportError, ValueError, LookupError, TypeError, AttributeError):
                 left = pulled(self._job)[0].get(self.name)
                 self._left, self._odd = as_number(left), not_finite(left)
         loss = as_number(view["loss"]) if self.name in (LOSS, RESULT) else None
@@ -86,7 +87,7 @@ def trial_of(store: Store, job_id: str) -> TrialSpec | None:
     """The trial that a job is; None where it is none, was deleted, or cannot be read."""
     try:
         return store.job(job_id).spec().trial
-    except HyperpodError:
+    except (HyperpodError, OSError):
         return None
 
 
@@ -108,7 +109,7 @@ def trial_texts(store: Store, views: Iterable[Mapping[str, Any]]) -> dict[str, s
     """Job -> its trial in a few words, for a table."""
     found = {}
     for view in views:
-        with suppress(HyperpodError):
+        with suppress(HyperpodError, OSError):
             if (trial := trial_of(store, view["id"])) is not None:
                 found[view["id"]] = cut(trial_text(store.job(view["id"]), trial, view), SHOWN)
     return found
