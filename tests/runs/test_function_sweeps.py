@@ -147,6 +147,11 @@ SIZE = 4
 class Here:
     rate = 0.1 * SIZE
     def half(self, x): return x / 2
+class Twice:
+    width = 4
+    half = width / 2
+    width *= 2
+def twice(x): return Twice.width, Twice.half
 def other(x): return x
 def train(x, best=math.inf, kind=torch.float32, act=lambda v: v, limit=2 * SIZE):
     np.random.default_rng(0)
@@ -183,6 +188,15 @@ def test_what_a_module_changes_by_itself_is_no_setting(study: Any) -> None:
     assert "from settings import helper" in returned(study.wraps, x=[1])
     study.sets(9)
     assert "settings.SCALE = x" in returned(study.sets, x=[1])
+
+
+def test_an_attribute_that_a_class_binds_twice_stays_as_its_source_says(study: Any) -> None:
+    found: dict[str, Any] = {}
+    exec(returned(study.twice, x=[1]), found)
+    assert found["result"] == (8, 2)
+    study.Twice.width = 16
+    with pytest.raises(SpecError, match=r"Twice\.width is 16 here, and 8 in the source of the class"):
+        returned(study.twice, x=[1])
 
 
 def test_a_class_of_a_cell_travels_as_it_is_here(store: Store) -> None:

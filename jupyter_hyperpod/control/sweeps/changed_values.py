@@ -15,14 +15,24 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import SpecError
-from .present_values import NOTHING, assigned, changed_by_itself, check_function, class_changes, equal, literal, written
+from .present_values import (
+    NOTHING,
+    assigned,
+    bound,
+    changed_by_itself,
+    check_function,
+    class_changes,
+    equal,
+    literal,
+    written,
+)
 
 IMPORT_S = 60.0
 MODULES_READ = 200
@@ -212,7 +222,7 @@ def _check_namespace(tree: ast.Module, live: Mapping[str, Any], module: str, its
     are left out. Raises SpecError.
     """
     itself, known = changed_by_itself(tree) | itself, dict[str, Any]()
-    once = {name for name, count in _bound(tree).items() if count == 1} - itself
+    once = {name for name, count in bound(tree).items() if count == 1} - itself
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list and node.name in once:
             check_function(live.get(node.name), node.name, module)
@@ -232,7 +242,7 @@ def _check_namespace(tree: ast.Module, live: Mapping[str, Any], module: str, its
 
 def _check_from_imports(tree: ast.Module, live: Mapping[str, Any], module: str, own: Mapping[str, ast.Module]) -> None:
     """Raise SpecError where a module has something else than it took out of another ``own`` one."""
-    once = {name for name, count in _bound(tree).items() if count == 1} - changed_by_itself(tree)
+    once = {name for name, count in bound(tree).items() if count == 1} - changed_by_itself(tree)
     for place, one in _from_imports(tree, module):
         name, there = one.asname or one.name, vars(place).get(one.name, NOTHING)
         if name not in once or name not in live or there is NOTHING or place.__name__ not in own:
@@ -240,27 +250,6 @@ def _check_from_imports(tree: ast.Module, live: Mapping[str, Any], module: str, 
         if live[name] is there or equal(live[name], there) or one.name in changed_by_itself(own[place.__name__]):
             continue
         raise SpecError(_sentence(f"{module}.{name}", live[name], repr(there), place.__name__))
-
-
-def _bound(tree: ast.Module) -> Counter[str]:
-    """How often each name of a module is bound, outside its functions and classes."""
-    found: Counter[str] = Counter()
-    waiting: list[ast.AST] = [*tree.body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found[node.name] += 1
-            continue
-        if isinstance(node, ast.Lambda):
-            continue
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(one.asname or one.name.partition(".")[0] for one in node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found[node.name] += 1
-        waiting.extend(ast.iter_child_nodes(node))
-    return found
 
 
 def _means(text: str, value: Any) -> bool:

@@ -12,6 +12,7 @@ import inspect
 import math
 import sys
 import types
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -158,9 +159,10 @@ def _changed_attributes(thing: Any, source: str) -> Iterator[tuple[ast.expr, str
     top = ast.parse(source).body[0]
     assert isinstance(top, ast.ClassDef)
     names = vars(sys.modules.get(thing.__module__, builtins))
+    once = bound(top)
     for name, expression, value, found in class_changes(thing, top, names, changed_by_itself(top)):
         text = literal(value)
-        if text is not None and not top.decorator_list and type(thing) is type:
+        if text is not None and once[name] == 1 and not top.decorator_list and type(thing) is type:
             yield expression, text
         elif found is not NOTHING:
             raise SpecError(
@@ -173,18 +175,38 @@ def class_changes(
     thing: type, top: ast.ClassDef, names: Mapping[str, Any], itself: Container[str]
 ) -> Iterator[tuple[str, ast.expr, Any, Any]]:
     """Name, text, present value and the text's value of each attribute of a class for which the two are not known to
-    be the same. ``itself``: names that its own code changes, which are left out. Raises SpecError for a method that
-    was replaced."""
+    be the same. ``itself``: names that its own code changes, which are left out, as are those that it binds more than
+    once where no plain statements tell the value. Raises SpecError for a method that was replaced."""
     if isinstance(thing, enum.EnumMeta):
         return
+    counts, last = bound(top), _last_values(top, names)
+    known = {**names, **vars(thing)}
+    known = {name: value for name, value in known.items() if counts[name] < 2}
     for node in top.body:
         if isinstance(node, _Function) and not (node.decorator_list or top.decorator_list) and node.name not in itself:
             check_function(vars(thing).get(node.name), f"{thing.__qualname__}.{node.name}", thing.__module__)
         name, expression = assigned(node)
         if expression is not None and name in vars(thing) and name not in itself:
-            value, found = vars(thing)[name], written(expression, {**names, **vars(thing)})
+            value, found = vars(thing)[name], written(expression, known)
+            if counts[name] > 1 and (found := last.pop(name, NOTHING)) is NOTHING:
+                continue
             if not equal(found, value) and not hasattr(value, "__get__"):
                 yield name, expression, value, found
+
+
+def _last_values(top: ast.ClassDef, names: Mapping[str, Any]) -> dict[str, Any]:
+    """What the names of a class have behind its last statement, of those that only plain statements bind."""
+    found, times = dict[str, Any](), Counter[str]()
+    for node in top.body:
+        name, expression = assigned(node)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            name, before = node.target.id, ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+            expression = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
+        if expression is not None:
+            known = {one: value for one, value in {**names, **found}.items() if value is not NOTHING}
+            found[name] = written(expression, known)
+            times[name] += 1
+    return {name: value for name, value in found.items() if value is not NOTHING and times[name] == bound(top)[name]}
 
 
 def changed_by_itself(tree: ast.AST) -> set[str]:
@@ -218,6 +240,27 @@ def check_function(value: Any, name: str, module: str) -> None:
             f"{name} was replaced here by {getattr(value, '__qualname__', type(value).__name__)}, and a trial has "
             f"what {'its file' if module != '__main__' else 'its source'} says; write it there, or call the other one"
         )
+
+
+def bound(tree: ast.Module | ast.ClassDef) -> Counter[str]:
+    """How often each name of a module or a class is bound, outside its functions and inner classes."""
+    found: Counter[str] = Counter()
+    waiting: list[ast.AST] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[node.name] += 1
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found[node.id] += 1
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(one.asname or one.name.partition(".")[0] for one in node.names)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found[node.name] += 1
+        waiting.extend(ast.iter_child_nodes(node))
+    return found
 
 
 def assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
