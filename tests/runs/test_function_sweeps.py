@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import heapq
 import importlib
 import math
 import sys
@@ -106,6 +108,27 @@ def test_defaults_travel_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(f"{__name__}.HANDLE", Path)
     with pytest.raises(SpecError, match="has the default thing=HANDLE, a object that exists only here"):
         returned(with_handle, x=[1])
+
+
+def keeps(x: float, seen: list[float] = [], more: collections.deque[float] = collections.deque([1.0])) -> float:  # noqa: B006
+    seen += [x]
+    more.append(x)
+    return min(seen) + min(more)
+
+
+def hands_on(x: float, seen: list[float] = []) -> None:  # noqa: B006
+    heapq.heappush(seen, x)
+
+
+def test_a_default_that_calls_change_is_as_new_in_a_trial() -> None:
+    keeps(-3.0)
+    found: dict[str, Any] = {}
+    exec(returned(keeps, x=[1.0]).replace("x = None", "x = 2.0"), found)
+    assert found["result"] == 3.0
+    assert returned(hands_on, x=[1])
+    hands_on(2.0)
+    with pytest.raises(SpecError, match=r"default seen of hands_on is \[2\.0\] here, and \[\] in its source"):
+        returned(hands_on, x=[1])
 
 
 def test_what_was_read_of_a_module_is_as_an_import_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:

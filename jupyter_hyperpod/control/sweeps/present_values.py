@@ -25,6 +25,7 @@ _CHANGING = frozenset(
     "append appendleft extend insert remove pop popitem clear update setdefault add discard sort reverse".split()
 )
 _PLAIN = (bool, int, float, str, bytes, tuple, list, dict, set, types.NoneType)
+_GROWING = (list, dict, set)
 _PLAIN_NODES = (
     *(ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Name, ast.BinOp, ast.UnaryOp, ast.Subscript),
     *(ast.operator, ast.unaryop, ast.expr_context),
@@ -69,14 +70,23 @@ def with_present_values(thing: Any, source: str) -> str:
     """
     edits: list[tuple[ast.expr, str]] = []
     for function, node in _functions(thing, source):
+        used_up = changed_by_itself(node) | _added_to(node)
         for name, expression, value in _defaults(function, node):
+            if name in used_up and _is_made_anew(expression, function):
+                continue
             text = literal(value)
+            found = written(expression, {})
+            if isinstance(value, _GROWING) and found is not NOTHING and not equal(found, value):
+                raise SpecError(
+                    f"the default {name} of {thing.__name__} is {value!r:.60} here, and {found!r:.60} in its source: a "
+                    f"call has changed it; make it inside the function, or define {thing.__name__} again"
+                )
             if text is None and not _gives(expression, value, function):
                 raise SpecError(
                     f"{thing.__name__} has the default {name}={ast.unparse(expression)}, a {type(value).__name__} that "
                     "exists only here; make it inside the function"
                 )
-            if text is not None and not equal(written(expression, {}), value):
+            if text is not None and not equal(found, value):
                 edits.append((expression, text))
     if inspect.isclass(thing):
         edits += _changed_attributes(thing, source)
@@ -120,6 +130,20 @@ def _defaults(function: Any, node: _Function) -> Iterator[tuple[str, ast.expr, A
         yield one.arg, expression, value
     for name, expression in keywords.items():
         yield name, expression, function.__kwdefaults__[name]
+
+
+def _added_to(node: ast.AST) -> set[str]:
+    """Variables of a function that ``+=`` and the like change, which is in place for a list."""
+    parts = (part.target for part in ast.walk(node) if isinstance(part, ast.AugAssign))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _is_made_anew(expression: ast.expr, function: Any) -> bool:
+    """Whether the text of a default makes a plain value or an object of a class: not one that others have, too."""
+    if isinstance(expression, ast.Call):
+        plain = (written(one, {}) for one in [*expression.args, *(one.value for one in expression.keywords)])
+        return isinstance(_named(expression.func, function.__globals__), type) and NOTHING not in plain
+    return written(expression, {}) is not NOTHING
 
 
 def _gives(expression: ast.expr, value: Any, function: Any) -> bool:
