@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tornado.netutil import bind_sockets
-
 from ..core.errors import StoreError
 from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
+from ..storage.host_lease import this_host
 from ..storage.store import write_private
 from ..system.addresses import port_error, port_problem
 from . import commands, routes
@@ -39,6 +38,10 @@ DRAIN_S = 10.0
 FAREWELL_S = 1.0
 POLL_S = 0.01
 PORT_WAIT_S = 5.0
+OTHER_PORT = (
+    "port {0}, at which the gateway before this one listened, is not free on {1}, so clients are answered at port {2} "
+    "there. Ask no longer at port {0}: whoever listens there would get the token"
+)
 
 
 class Gateway:
@@ -54,12 +57,11 @@ class Gateway:
         """Serve until the deployment has ended, or another host serves it; returns the exit status."""
         try:
             await self._serve()
+            await self._leave()
         except Replaced as error:
             text = f"the gateway of turn {self.site.turn} ends: {error}"
             self.deployment.journal.write("warning.raised", {"text": text})
             self.deployment.journal.close()
-        else:
-            await self._leave()
         for server in self._servers:
             server.stop()
         return 0
@@ -96,18 +98,22 @@ class Gateway:
     async def _open(self) -> str:
         """Listen at the earlier gateway's ports, else at the wanted port, else at any free ones, and say where.
 
-        Returns why that is impossible, as a sentence, where another program has the wanted port.
+        Returns why that is impossible, as a sentence: where another program has the wanted port, the first gateway of
+        a deployment ends it. A later one listens elsewhere, for the replicas answer.
         """
         before, host = self.site.endpoint(), socket.gethostbyname(self.site.asked_host)
         encryption = self.site.encryption(host, GATEWAY, calls=False)
         apart = encryption is not None or host != HOST
         wanted = self.site.serve.port
-        deadline_s = time.monotonic() + (PORT_WAIT_S if before else 0.0)
-        while problem := self._problem(wanted):
+        known = before.get("clients") or before.get("port", 0)
+        deadline_s = time.monotonic() + (PORT_WAIT_S if known else 0.0)
+        while wanted and (problem := self._problem(known or wanted)):
             if time.monotonic() > deadline_s:
-                return problem
+                if not known:
+                    return problem
+                break
             await asyncio.sleep(TICK_S)
-        sockets = _listening(HOST, before.get("clients") or before.get("port", 0), wanted)
+        sockets = _listening(HOST, known, wanted)
         clients = port = sockets[0].getsockname()[1]
         self._listen(sockets)
         if apart:
@@ -115,6 +121,8 @@ class Gateway:
             port = sockets[0].getsockname()[1]
             self._listen(sockets, encryption)
         self._endpoint.announce(host, port, clients)
+        if known not in (0, clients):
+            self.deployment.journal.write("warning.raised", {"text": OTHER_PORT.format(known, this_host(), clients)})
         self.deployment.take_over(f"http://{HOST}:{clients}", os.getpid())
         return ""
 
@@ -130,16 +138,18 @@ class Gateway:
         self._servers.append(server)
 
     async def _leave(self) -> None:
-        """Answer requests in progress, end the replicas and journal the end."""
+        """Answer requests in progress, end the replicas and journal the end. Raises Replaced."""
         deployment = self.deployment
         assert deployment.ending is not None
         state, reason = deployment.ending
         await _until(lambda: not (deployment.pool.outstanding and deployment.pool.replicas), DRAIN_S)
+        self._endpoint.check()  # a newer gateway goes on with the replicas
         for replica in deployment.pool:
             replica.retired = replica.ending = True
             replica.say("end")
         deployment.sample()
         await _until(lambda: not deployment.pool.replicas, FAREWELL_S)
+        self._endpoint.check()
         deployment.journal.write("job.state", {"state": state, "reason": reason})
         try:
             write_private(self.site.endpoint_file, json.dumps({"ended": state}).encode())
@@ -149,11 +159,20 @@ class Gateway:
 
 
 def _listening(host: str, before: int, wanted: int) -> list[socket.socket]:
-    """Sockets at an address: at the port of ``before`` where that is free, else at the wanted one, 0 for any."""
-    if before:
+    """A socket at an address: at the port of ``before`` where that is free, else at the wanted one, 0 for any.
+
+    Where there was one before and the wanted one is not free, too: at any.
+    """
+    for port in filter(None, (before, wanted if before else 0)):
         with suppress(OSError):
-            return bind_sockets(before, host, family=socket.AF_INET)
-    return bind_sockets(wanted, host, family=socket.AF_INET)
+            return [_bound(host, port)]
+    return [_bound(host, 0 if before else wanted)]
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    bound = socket.create_server((host, port), backlog=128)
+    bound.setblocking(False)
+    return bound
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:

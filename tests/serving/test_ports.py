@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import pytest
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import Conflict
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
+from jupyter_hyperpod.serving import gateway
 from jupyter_hyperpod.serving.context import Site
 from jupyter_hyperpod.serving.gateway import Gateway
+from jupyter_hyperpod.storage.endpoint import OwnEndpoint
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 
@@ -53,3 +57,57 @@ def test_a_gateway_whose_port_was_taken_meanwhile_ends_the_deployment_with_a_sen
     assert asyncio.run(Gateway(Site(job, "head", job.path, spec, spec.serve)).run()) == 0, "nobody starts it again"
     view = jobs.job_view(store, job.id)
     assert view["state"] == "failed" and view["reason"].startswith(f"port {taken} is in use; choose another --port")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until_s
+        await asyncio.sleep(0.01)
+
+
+def site(job: JobStore) -> Site:
+    spec = job.spec()
+    assert spec.serve is not None
+    return Site(job, "head", job.path, spec, spec.serve)
+
+
+def test_a_gateway_that_takes_over_where_the_port_is_taken_goes_on_at_another_one(
+    store: Store, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "PORT_WAIT_S", 0.1)
+    job = deployment(store, taken)
+    found = site(job)
+    OwnEndpoint(found.endpoint_file, 0).announce("127.0.0.1", 1, taken)
+    later = Gateway(found)
+
+    async def live() -> str:
+        running = asyncio.create_task(later.run())
+        await until(lambda: running.done() or jobs.job_view(store, job.id)["deployment"])
+        view = jobs.job_view(store, job.id)
+        assert view["state"] == "pending" and not running.done(), "the deployment goes on"
+        later.deployment.end("stopped", "asked for")
+        await running
+        (warning,) = view["warnings"]
+        assert f"port {taken}, at which" in warning["text"] and "get the token" in warning["text"]
+        return str(view["deployment"]["url"])
+
+    assert not asyncio.run(live()).endswith(f":{taken}")
+    assert json.loads(found.endpoint_file.read_text()) == {"ended": "stopped"}
+
+
+def test_a_gateway_that_ends_leaves_the_deployment_to_a_newer_one(store: Store) -> None:
+    found = site(job := deployment(store, 0))
+    earlier = Gateway(found)
+
+    async def live() -> None:
+        running = asyncio.create_task(earlier.run())
+        await until(lambda: jobs.job_view(store, job.id)["deployment"])
+        OwnEndpoint(found.endpoint_file, 1).announce("127.0.0.1", 1)
+        earlier.deployment.end("stopped", "the gateway was told to terminate")
+        assert await running == 0
+
+    asyncio.run(live())
+    assert json.loads(found.endpoint_file.read_text())["turn"] == 1
+    view = jobs.job_view(store, job.id)
+    assert view["state"] == "pending" and "has taken over this job" in view["warnings"][0]["text"]
