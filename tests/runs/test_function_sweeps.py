@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.control.sweeps.function_source import cell_of
 from jupyter_hyperpod.control.sweeps.plan import space_of
+from jupyter_hyperpod.control.sweeps.same_values import equal
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.function_sweeps import FunctionSweep
 from jupyter_hyperpod.storage.store import Store
@@ -129,6 +132,43 @@ def test_a_default_that_calls_change_is_as_new_in_a_trial() -> None:
     hands_on(2.0)
     with pytest.raises(SpecError, match=r"default seen of hands_on is \[2\.0\] here, and \[\] in its source"):
         returned(hands_on, x=[1])
+
+
+def with_objects(
+    x: float,
+    act: nn.Module = nn.Dropout(0.5),  # noqa: B008
+    criterion: nn.Module = nn.CrossEntropyLoss(label_smoothing=0.1),  # noqa: B008
+    norm: Callable[..., nn.Module] = functools.partial(nn.LayerNorm, eps=1e-6),  # noqa: B008
+    bag: Any = collections.defaultdict(list),  # noqa: B006
+) -> tuple[float, float]:
+    return criterion.label_smoothing, norm(3).eps  # type: ignore[return-value]
+
+
+def with_weights(x: float, layer: nn.Module = nn.Linear(2, 2)) -> object:  # noqa: B008
+    return layer(x)
+
+
+def test_a_default_that_its_text_makes_again_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+    exec(returned(with_objects, x=[1]), found)
+    assert found["result"] == (0.1, 1e-6)
+    state = torch.random.get_rng_state()
+    with pytest.raises(SpecError, match="has the default layer=nn.Linear"):
+        returned(with_weights, x=[1])
+    assert torch.equal(state, torch.random.get_rng_state())
+    act, criterion = (with_objects.__defaults__ or ())[:2]
+    for thing, name, value in ((criterion, "label_smoothing", 0.5), (act, "p", 0.1)):
+        with monkeypatch.context() as patch, pytest.raises(SpecError, match="that exists only here"):
+            patch.setattr(thing, name, value)
+            returned(with_objects, x=[1])
+    with monkeypatch.context() as patch, pytest.raises(SpecError, match="that exists only here"):
+        patch.setitem((with_objects.__defaults__ or ())[2].keywords, "eps", 0.1)
+        returned(with_objects, x=[1])
+
+
+def test_a_value_is_the_same_as_itself() -> None:
+    several = torch.ones(2)
+    assert equal(several, several) and not equal(several, torch.ones(2))
 
 
 def test_what_was_read_of_a_module_is_as_an_import_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:

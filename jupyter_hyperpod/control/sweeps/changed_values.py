@@ -29,10 +29,10 @@ from .present_values import (
     changed_by_itself,
     check_function,
     class_changes,
-    equal,
     literal,
     written,
 )
+from .same_values import equal
 
 IMPORT_S = 60.0
 MODULES_READ = 200

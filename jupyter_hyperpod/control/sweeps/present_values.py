@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.errors import SpecError
+from .same_values import alike, equal, is_definition, is_torch_module
 
 LARGEST_LITERAL = 100_000
 NOTHING = object()
@@ -43,13 +44,6 @@ def literal(value: Any) -> str | None:
         return text if same else None
     except (ValueError, SyntaxError, RecursionError, MemoryError, RuntimeError, TypeError):
         return None
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same for a program; False where that cannot be told."""
-    with suppress(Exception):  # what a class of the person's compares with may raise anything
-        return type(one) is type(other) and (bool(one == other) or (one != one and other != other))
-    return False
 
 
 def written(node: ast.expr, known: Mapping[str, Any]) -> Any:
@@ -147,7 +141,8 @@ def _is_made_anew(expression: ast.expr, function: Any) -> bool:
 
 
 def _gives(expression: ast.expr, value: Any, function: Any) -> bool:
-    """Whether the text of a default, computed again, means the same: a name, a lambda, or a class with plain values."""
+    """Whether the text of a default, computed again, means the same: a name, a lambda, or a class with plain values
+    or names of classes."""
     if isinstance(expression, ast.Lambda):
         code, around = getattr(value, "__code__", None), function.__code__
         if code is None or code.co_name != "<lambda>" or code.co_filename != around.co_filename:
@@ -155,14 +150,28 @@ def _gives(expression: ast.expr, value: Any, function: Any) -> bool:
         return bool(around.co_firstlineno <= code.co_firstlineno <= _end(around))
     if isinstance(expression, ast.Call):
         kind = _named(expression.func, function.__globals__)
-        given = [written(one, {}) for one in expression.args]
-        more = {str(one.arg): written(one.value, {}) for one in expression.keywords}
+        given = [_argument(one, function) for one in expression.args]
+        more = {str(one.arg): _argument(one.value, function) for one in expression.keywords}
         if not isinstance(kind, type) or NOTHING in given or NOTHING in more.values():
             return False
+        if _is_module_class(kind) and not is_torch_module(value):
+            return False  # another one would have other numbers, and take them from the generator of here
         with suppress(Exception):  # as above
-            return equal(kind(*given, **more), value)
+            return alike(kind(*given, **more), value)
         return False
     return _named(expression, function.__globals__) is value
+
+
+def _argument(expression: ast.expr, function: Any) -> Any:
+    """The value of an argument that is plain, or the name of a class or a function; `NOTHING` for any other."""
+    found = written(expression, {})
+    named = _named(expression, function.__globals__) if found is NOTHING else NOTHING
+    return named if is_definition(named) else found
+
+
+def _is_module_class(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.nn.Module)
 
 
 def _end(code: types.CodeType) -> int:
