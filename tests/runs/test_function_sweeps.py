@@ -227,6 +227,12 @@ def sets(x):
 def seeds(x):
     torch.set_default_dtype(torch.float64)
     return called(x)
+def precise(x):
+    torch.set_float32_matmul_precision("high")
+    return called(x)
+def faster(x):
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return called(x)
 def after(x): return x
 after.__wrapped__ = other
 """
@@ -304,6 +310,17 @@ def test_what_was_changed_here_is_refused(study: Any, monkeypatch: pytest.Monkey
             assert returned(study.seeds, x=[1])
     finally:
         study.torch.set_default_dtype(study.torch.float32)
+
+
+def test_either_setter_of_the_precision_does(study: Any) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        study.precise(1)
+        assert returned(study.precise, x=[1]) and returned(study.faster, x=[1])
+        with pytest.raises(SpecError, match=r"call torch\.set_float32_matmul_precision in wraps"):
+            returned(study.wraps, x=[1])
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_a_function_inside_another_is_refused() -> None:

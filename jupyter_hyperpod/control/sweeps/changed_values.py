@@ -45,18 +45,19 @@ _TELL = """for module, name in json.loads(sys.argv[2]):
 sys.stdout.write(chr(0) + json.dumps(found))
 """
 _WITHOUT_TORCH = {"matplotlib", "numpy", "pandas", "scipy", "sklearn"}
+_PRECISION = ("set_float32_matmul_precision", "matmul.allow_tf32", "matmul.fp32_precision")  # all set the same state
 # settings of torch that change numbers: what tells them, what a new process has, and what sets them
-_TORCH: tuple[tuple[str, str, str], ...] = (
-    ("get_default_dtype", "torch.float32", "set_default_dtype"),
-    ("get_default_device", "cpu", "set_default_device"),
-    ("get_float32_matmul_precision", "highest", "set_float32_matmul_precision"),
-    ("are_deterministic_algorithms_enabled", "False", "use_deterministic_algorithms"),
-    ("is_grad_enabled", "True", "set_grad_enabled"),
-    ("backends.cudnn.benchmark", "False", "benchmark"),
-    ("backends.cudnn.deterministic", "False", "deterministic"),
-    ("backends.cudnn.enabled", "True", "cudnn"),
-    ("backends.cudnn.allow_tf32", "True", "allow_tf32"),
-    ("backends.cuda.matmul.allow_tf32", "False", "allow_tf32"),
+_TORCH: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("get_default_dtype", "torch.float32", ("set_default_dtype",)),
+    ("get_default_device", "cpu", ("set_default_device",)),
+    ("get_float32_matmul_precision", "highest", _PRECISION),
+    ("are_deterministic_algorithms_enabled", "False", ("use_deterministic_algorithms",)),
+    ("is_grad_enabled", "True", ("set_grad_enabled",)),
+    ("backends.cudnn.benchmark", "False", ("benchmark",)),
+    ("backends.cudnn.deterministic", "False", ("deterministic",)),
+    ("backends.cudnn.enabled", "True", ("cudnn",)),
+    ("backends.cudnn.allow_tf32", "True", ("cudnn.allow_tf32",)),
+    ("backends.cuda.matmul.allow_tf32", "False", _PRECISION),
 )
 
 
@@ -159,9 +160,10 @@ class ChangedValues:
                 raise SpecError(_sentence(f"{module}.{name}", values[module, name], fresh, module))
 
     def _check_torch(self, texts: list[str]) -> None:
-        for path, usual, setter in _TORCH if "torch" in sys.modules else ():
-            if (value := _setting(path)) not in (None, usual) and not any(setter in text for text in texts):
-                how = f"set torch.{path}" if "." in path else f"call torch.{setter}"
+        said = "\n".join(texts)
+        for path, usual, setters in _TORCH if "torch" in sys.modules else ():
+            if (value := _setting(path)) not in (None, usual) and not any(setter in said for setter in setters):
+                how = f"set torch.{path}" if "." in path else f"call torch.{setters[0]}"
                 raise SpecError(
                     f"torch.{path} is {value} here, and {usual} where a trial begins; {how} in {self._name}"
                 )
