@@ -273,6 +273,11 @@ def test_a_class_of_a_cell_travels_as_it_is_here(store: Store) -> None:
     run(shell, "import functools\n@functools.total_ordering\nclass Other:\n    def __lt__(self, other): return True")
     run(shell, "class Own:\n    depth = 2\n    def half(self, x):\n        return x / self.depth\n")
     run(shell, "def f(x):\n    return Own().half(x), Other()\nOwn.depth = 8")
+    run(
+        shell, "import dataclasses\n@dataclasses.dataclass\nclass Sizes:\n    width: int = 3\ndef g(x): return Sizes(x)"
+    )
+    with pytest.raises(SpecError, match="the source of Sizes cannot be found; give it a method, or write it in a file"):
+        returned(shell.user_ns["g"], x=[1])
     cell = returned(shell.user_ns["f"], x=[1])
     assert "    depth = 8\n" in cell and "@functools.total_ordering\nclass Other" in cell
 
@@ -321,6 +326,39 @@ def test_either_setter_of_the_precision_does(study: Any) -> None:
             returned(study.wraps, x=[1])
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+WRAPPED = """
+from sklearn.base import BaseEstimator, TransformerMixin
+ADDED, width, unused = 2, object(), object()
+class Shifted(TransformerMixin, BaseEstimator):
+    width = 3
+    twice = [2 * unused for unused in range(width)]
+    def fit(self, X): return self
+    def transform(self, X): return [x + ADDED for x in X]
+    @property
+    def both(self): return ADDED, self.twice
+def train(x): return Shifted().transform([x]), Shifted().both
+"""
+
+
+def test_methods_that_a_base_class_wraps_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in {
+        "wrapped": WRAPPED,
+        "user_of_it": "import wrapped\ndef train(x): return wrapped.train(x)",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    cell = returned(sys.modules["wrapped"].train, x=[1])
+    found: dict[str, Any] = {}
+    exec(cell.replace("x = None", "x = 1"), found)
+    assert found["result"] == ([3], (2, [0, 2, 4])), "and names that the class binds are not those of its module"
+    user: Any = sys.modules["user_of_it"]
+    assert returned(user.train, x=[1])
+    user.wrapped.Shifted.transform = functools.wraps(user.wrapped.Shifted.transform)(lambda self, X: X)
+    with pytest.raises(SpecError, match=r"Shifted\.transform was replaced here"):
+        returned(user.train, x=[1])
 
 
 def test_a_function_inside_another_is_refused() -> None:

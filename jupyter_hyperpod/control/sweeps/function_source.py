@@ -23,6 +23,8 @@ from . import present_values
 from .changed_values import ChangedValues
 from .plan import RESULT
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
 
 def cell_of(function: Callable[..., Any], space: Space) -> str:
     """The cell that calls the function with a value for each name of the space, and keeps what it returns.
@@ -90,9 +92,13 @@ class _Gathered:
             source = _class_in_a_cell(thing) or textwrap.dedent(inspect.getsource(thing)).rstrip()
             top = ast.parse(source).body[0]
         except (OSError, TypeError, SyntaxError):
-            raise SpecError(
-                f"the source of {thing.__name__} cannot be found; write it in a file or in a cell of a notebook"
-            ) from None
+            in_a_cell = inspect.isclass(thing) and thing.__module__ == "__main__"
+            remedy = (
+                "give it a method, or write it in a file"
+                if in_a_cell
+                else "write it in a file or in a cell of a notebook"
+            )
+            raise SpecError(f"the source of {thing.__name__} cannot be found; {remedy}") from None
         if hasattr(thing, "__wrapped__") and not getattr(top, "decorator_list", []):
             raise SpecError(
                 f"{thing.__name__} was wrapped in another function here, which its source does not say; write that as "
@@ -145,37 +151,29 @@ def _class_in_a_cell(thing: Any) -> str:
 
 def _names(thing: Any, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The global names that a function or a class uses, each with the module's namespace."""
-    functions = (
-        [thing] if inspect.isfunction(thing) else [one for one in vars(thing).values() if inspect.isfunction(one)]
-    )
-    owner = functions[0].__globals__ if functions else {}
-    for function in functions:
-        for name in _loaded(function.__code__):
-            if not hasattr(builtins, name) or name in owner:
-                yield name, function.__globals__
-    top = ast.parse(source).body[0]
-    if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        for node in (node for part in _at_definition(top) for node in ast.walk(part)):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                yield node.id, owner
+    functions = [one for one in map(inspect.unwrap, _functions_of(thing)) if one.__module__ == thing.__module__]
+    owner = functions[0].__globals__ if functions else vars(sys.modules.get(thing.__module__, builtins))
+    for name in _loaded(compile(source, "<source>", "exec", dont_inherit=True)):
+        if not hasattr(builtins, name) or name in owner:
+            yield name, owner
 
 
-def _at_definition(top: ast.stmt) -> Iterator[ast.AST]:
-    """The parts of a function or a class that are computed when it is defined."""
-    if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef):
-        yield from filter(None, [*top.decorator_list, top.args, top.returns])
-    elif isinstance(top, ast.ClassDef):
-        yield from [*top.decorator_list, *top.bases, *top.keywords]
-        for node in top.body:
-            yield from _at_definition(node)
-    else:
-        yield top
+def _functions_of(thing: Any) -> Iterator[Any]:
+    for one in [thing] if inspect.isfunction(thing) else vars(thing).values():
+        found = getattr(one, "fget", None) or getattr(one, "__func__", one)
+        if inspect.isfunction(found):
+            yield found
 
 
 def _loaded(code: types.CodeType) -> Iterator[str]:
+    """The names that code takes from around it; not those that a class or a module itself has bound before."""
+    stored = set[str]()
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield str(instruction.argval)
+        name = str(instruction.argval)
+        if instruction.opname == "STORE_NAME":
+            stored.add(name)
+        elif instruction.opname in _LOADS and name not in stored:
+            yield name
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _loaded(constant)

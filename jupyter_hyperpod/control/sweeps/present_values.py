@@ -217,7 +217,8 @@ def class_changes(
     known = {name: value for name, value in known.items() if counts[name] < 2}
     for node in top.body:
         if isinstance(node, _Function) and not (node.decorator_list or top.decorator_list) and node.name not in itself:
-            check_function(vars(thing).get(node.name), f"{thing.__qualname__}.{node.name}", thing.__module__)
+            method = _without_wrapper_of_a_base(vars(thing).get(node.name), thing)
+            check_function(method, f"{thing.__qualname__}.{node.name}", thing.__module__)
         name, expression = assigned(node)
         if expression is not None and name in vars(thing) and name not in itself:
             value, found = vars(thing)[name], written(expression, known)
@@ -225,6 +226,21 @@ def class_changes(
                 continue
             if not equal(found, value) and not hasattr(value, "__get__"):
                 yield name, expression, value, found
+
+
+def _without_wrapper_of_a_base(method: Any, thing: type) -> Any:
+    """The method that the text gives, where a base class of the same package as the wrapper wraps those of every
+    subclass, as scikit-learn's TransformerMixin does."""
+    packages = {
+        str(base.__module__).partition(".")[0]
+        for base in thing.__mro__[1:-1]
+        if "__init_subclass__" in vars(base) and base.__module__ not in ("__main__", thing.__module__)
+    }
+    while inspect.isfunction(method) and hasattr(method, "__wrapped__"):
+        if str(method.__globals__.get("__name__")).partition(".")[0] not in packages:
+            break
+        method = method.__wrapped__
+    return method
 
 
 def _last_values(top: ast.ClassDef, names: Mapping[str, Any]) -> dict[str, Any]:
