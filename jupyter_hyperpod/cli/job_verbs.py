@@ -176,10 +176,13 @@ def _replica_logs(
         for _ in chain([follower.there()], follower.batches() if options.follow else ()):
             shown += _print_replicas(logs, logs.poll(ends=not options.follow), options.json, terminal)
             terminal.status(report.progress_line(follower.view))
+        while options.follow:
+            shown += _print_replicas(logs, logs.poll(ends=True), options.json, terminal)
+            if not logs.behind:
+                break
     except KeyboardInterrupt:
         terminal.note(f"detached; {job_id} goes on")
         return 0
-    shown += _print_replicas(logs, logs.poll(ends=True), options.json, terminal)
     if not shown:
         terminal.note(replica_logs.nothing(store.job(job_id), log_filters(options)))
     if options.follow and not options.json:
@@ -188,12 +191,13 @@ def _replica_logs(
 
 
 def _print_replicas(
-    logs: replica_logs.ReplicaLogs, lines: Sequence[replica_logs.NodeLine], as_json: bool, terminal: Terminal
+    logs: replica_logs.ReplicaLogs, lines: Sequence[replica_logs.ReplicaLine], as_json: bool, terminal: Terminal
 ) -> int:
     while logs.notes:
         terminal.note(logs.notes.pop(0))
-    for node, text in lines:
-        terminal.json({"node": node, "text": text}, None) if as_json else terminal.line(f"[{node}] {text}")
+    for line in lines:
+        record = {"node": line.node or None, "log": line.log, "text": line.text}
+        terminal.json(record, None) if as_json else terminal.line(f"[{line.place}] {line.text}")
     return len(lines)
 
 

@@ -13,11 +13,13 @@ from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.cli.serve import _until_it_answers
 from jupyter_hyperpod.cli.terminal import Terminal
 from jupyter_hyperpod.control import jobs, report, served, watch
+from jupyter_hyperpod.control.engines import replica_logs
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import Conflict, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.policy.scaling import Claim, impossible
 from jupyter_hyperpod.storage.journal import event_writer, follow_commands
+from jupyter_hyperpod.storage.output.output_choice import OutputChoice
 from jupyter_hyperpod.storage.store import JobStore, Store
 from jupyter_hyperpod.system.addresses import this_loopback
 
@@ -115,14 +117,14 @@ def test_what_replicas_have_printed_is_shown(store: Store, chat: JobStore, capsy
         return out.splitlines(), err
 
     (folder := chat.path / "logs").mkdir(exist_ok=True)
-    assert logs()[1].strip() == f"what the replicas of {chat.id} print is in {folder}/NODE.log; there is nothing so far"
+    assert logs()[1].strip().endswith(f"print is in the files of {folder}; there is nothing so far")
     (folder / "node-1.log").write_text("one\ntwo\nhalf")
     (folder / "head.log").write_text("of the gateway\n")
     assert logs() == (["one", "two", "half"], "")
     (folder / "node-2.log").write_text("other\n")
     assert logs("--tail", "1")[0] == ["[node-1] half", "[node-2] other"]
     assert logs("--node", "head")[0] == ["of the gateway"]
-    assert json.loads(logs("--grep", "oth", "--json")[0][0]) == {"node": "node-2", "text": "other"}
+    assert json.loads(logs("--grep", "oth", "--json")[0][0]) == {"node": "node-2", "log": "node-2", "text": "other"}
     say(chat, "job.state", state="stopped", reason="stopped by ann")
     assert logs("--follow", "--node", "node-2")[0] == ["[node-2] other"]
     assert "matches --grep nothing; all of it is in" in logs("--grep", "nothing")[1]
@@ -133,3 +135,48 @@ def test_what_replicas_have_printed_is_shown(store: Store, chat: JobStore, capsy
         main(["logs", "chat", "--node", "node-9"]) == 2 and "there are those of head, node-1" in capsys.readouterr().err
     )
     assert main(["logs", "chat", "--rank", "0"]) == 2 and "no ranks, times and steps" in capsys.readouterr().err
+
+
+def test_logs_of_a_scheduler_s_elements_are_chosen_by_the_nodes_on_which_they_ran(chat: JobStore, capsys: Said) -> None:
+    def allocate(element: str, node: str) -> None:
+        state = "RUNNING" if node else "PENDING"
+        say(chat, "allocation.changed", scheduler="SLURM", element=element, part=0, state=state, node=node, reason="")
+
+    def logs(*options: str) -> tuple[list[str], str]:
+        assert main(["logs", "chat", *options]) == 0
+        out, err = capsys.readouterr()
+        return out.splitlines(), err
+
+    (folder := chat.path / "logs").mkdir(exist_ok=True)
+    for name in ("slurm-12-0", "slurm-12-1", "hp-3-0"):
+        (folder / f"{name}.log").write_text(f"of {name}\n")
+    for element, node in (("12_0", ""), ("12_0", "ip-1"), ("12_1", "ip-2"), ("12_1", ""), ("hp-3-0", "ip-4")):
+        allocate(element, node)
+    assert logs()[0] == ["[ip-4] of hp-3-0", "[ip-1] of slurm-12-0", "[ip-2] of slurm-12-1"]
+    for name in ("ip-1", "12_0", "slurm-12-0", "ip-1.12-0"):
+        assert logs("--node", name) == (["of slurm-12-0"], "")
+    assert main(["logs", "chat", "--node", "ip-9"]) == 2 and "those of ip-4, ip-1, ip-2" in capsys.readouterr().err
+    allocate("12_1", "ip-3")
+    out, err = logs("--node", "ip-3", "--json")
+    assert json.loads(out[0]) == {"node": None, "log": "slurm-12-1", "text": "of slurm-12-1"}
+    assert "slurm-12-1 is of several nodes, one after the other: ip-2, ip-3" in err
+
+
+def test_nothing_of_a_log_is_lost_or_said_twice_while_it_is_followed(
+    chat: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_logs, "KEPT_BYTES", 8)
+    (folder := chat.path / "logs").mkdir(exist_ok=True)
+    path = folder / "node-1.log"
+    path.write_bytes("gr\u00fc".encode()[:-1])
+    logs = replica_logs.ReplicaLogs(chat, OutputChoice())
+    assert logs.poll() == []
+    with path.open("ab") as file:
+        file.write("\u00fc\u00dfe\nmore than eight\nend".encode()[1:])
+    texts = [line.text for line in logs.poll(ends=True)]
+    while logs.behind:
+        texts += [line.text for line in logs.poll(ends=True)]
+    assert texts == ["gr\u00fc\u00dfe", "more than eight", "end"]
+    path.unlink()
+    assert [logs.poll(), logs.poll()] == [[], []]
+    assert len(logs.notes) == 1 and "cannot be read: No such file" in logs.notes[0]

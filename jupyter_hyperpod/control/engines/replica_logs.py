@@ -1,19 +1,49 @@
-"""What the replicas of a deployment, their handlers and engines have printed: files in the store, one per node."""
+"""What the replicas of a deployment, their handlers and engines have printed: files in the store.
+
+There is one per node, or one per element where a scheduler gives the nodes. An element that the scheduler starts again
+may come to another node and writes on in its file, so the lines of such a file belong to no node for certain.
+"""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ...core.errors import HyperpodError, NotFound, SpecError
 from ...core.units import format_bytes
+from ...storage.journal_search import Search
 from ...storage.output.output_choice import OutputChoice
 from ...storage.store import JobStore
 
 KEPT_BYTES = 1 << 20
 _HEAD = "head"  # the gateway's own log, shown where it is named
 
-NodeLine = tuple[str, str]  # the node and the line
+
+class ReplicaLine(NamedTuple):
+    """A line, the name of its log, and the node, "" where it may be one of several."""
+
+    log: str
+    node: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return self.node or self.log
+
+
+class _Log:
+    """One file, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.stem
+        self.at: int | None = None
+        self.behind = False
+        self.problem = ""
+        self.said: list[str] = []  # the nodes of which a note was made
+        self.open = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
 
 class ReplicaLogs:
@@ -29,48 +59,83 @@ class ReplicaLogs:
             )
         self.folder = Path(job.path) / "logs"
         self._choice = choice
-        self._read: dict[Path, int] = {}
-        self._open: dict[str, str] = {}
+        self._logs: dict[Path, _Log] = {}
+        self._allocated = Search(job.events, ("allocation.changed",))
+        self._nodes: dict[str, list[str]] = {}  # by the name of the log, where it is not a node's
+        self._elements: dict[str, str] = {}
         self.notes: list[str] = []
-        nodes = [path.stem for path in self._files(every=True)]
-        if choice.node is not None and choice.node not in nodes:
-            there = f"there are those of {', '.join(nodes)}" if nodes else "there is none yet"
+        self._look()
+        if choice.node is not None and not any(map(self._is_wanted, self._logs.values())):
+            names = list(dict.fromkeys(name for log in self._logs.values() for name in self._nodes_of(log)))
+            there = f"there are those of {', '.join(names)}" if names else "there is none yet"
             raise NotFound(f"{job.id} has no log of {choice.node} in {self.folder}; {there}")
 
-    def _files(self, every: bool = False) -> list[Path]:
-        found = sorted(self.folder.glob("*.log"), key=lambda path: (len(path.name), path.name))
-        wanted = self._choice.node
-        return [path for path in found if every or path.stem == wanted or (wanted is None and path.stem != _HEAD)]
+    @property
+    def behind(self) -> bool:
+        """Whether the last poll has left something that was there."""
+        return any(log.behind for log in self._logs.values())
 
-    def poll(self, *, ends: bool = False) -> list[NodeLine]:
-        """New lines, node by node; at first the last of each node where only so many are wanted.
+    def _look(self) -> None:
+        """Find new files, and the nodes of elements as the supervisor has journaled them."""
+        for path in sorted(self.folder.glob("*.log"), key=lambda path: (len(path.name), path.name)):
+            self._logs.setdefault(path, _Log(path))
+        for event in self._allocated.poll() or ():
+            element, node = str(event.data["element"]), str(event.data["node"])
+            for log in (element, f"slurm-{element.replace('_', '-')}"):
+                self._elements[log] = element
+                if node and node not in self._nodes.setdefault(log, []):
+                    self._nodes[log].append(node)
+
+    def _nodes_of(self, log: _Log) -> list[str]:
+        return self._nodes.get(log.name) or [log.name]
+
+    def _is_wanted(self, log: _Log) -> bool:
+        wanted = self._choice.node
+        if wanted is None:
+            return log.name != _HEAD
+        nodes = self._nodes.get(log.name, [])
+        shared = [f"{node}.{log.name.removeprefix('slurm-')}" for node in nodes]  # a member's node that others share
+        return wanted in (log.name, self._elements.get(log.name), *nodes, *shared)
+
+    def poll(self, *, ends: bool = False) -> list[ReplicaLine]:
+        """New lines, file by file, of each at most `KEPT_BYTES`; at first the last lines where only so many are wanted.
 
         ``ends``: also what has no newline at the end yet.
         """
-        return [line for path in self._files() for line in self._new(path, ends)]
+        self._look()
+        logs = sorted(self._logs.values(), key=lambda log: (len(log.path.name), log.path.name))
+        return [line for log in logs if self._is_wanted(log) for line in self._new(log, ends)]
 
-    def _new(self, path: Path, ends: bool) -> Iterator[NodeLine]:
-        first, node = path not in self._read, path.stem
+    def _new(self, log: _Log, ends: bool) -> Iterator[ReplicaLine]:
+        first = log.at is None
         try:
-            with path.open("rb") as file:
+            with log.path.open("rb") as file:
                 size = file.seek(0, 2)
-                at = max(0, size - KEPT_BYTES) if first else min(self._read[path], size)
+                at = max(0, size - KEPT_BYTES) if log.at is None else min(log.at, size)
                 file.seek(at)
                 content = file.read(KEPT_BYTES)
         except OSError as error:
-            self.notes.append(f"{path} cannot be read: {error.strerror}")
+            log.behind, before, log.problem = False, log.problem, str(error.strerror)
+            if before != log.problem:
+                self.notes.append(f"{log.path} cannot be read: {error.strerror}")
             return iter(())
-        self._read[path] = at + len(content)
+        log.problem, log.at = "", at + len(content)
+        log.behind = log.at < size
+        ends = ends and not log.behind
+        nodes = self._nodes_of(log)
         if first and at:
             content = content.partition(b"\n")[2]
-            self.notes.append(f"the last {format_bytes(KEPT_BYTES)} of {node} are shown; all of it is in {path}")
-        text = self._open.pop(node, "") + content.decode(errors="replace")
-        *lines, left = text.split("\n")
-        if ends and left:
-            lines, left = [*lines, left], ""
-        self._open[node] = left
+            place = ", ".join(nodes)
+            self.notes.append(f"the last {format_bytes(KEPT_BYTES)} of {place} are shown; all of it is in {log.path}")
+        if len(nodes) > 1 and nodes != log.said:
+            self.notes.append(f"{log.name} is of several nodes, one after the other: {', '.join(nodes)}")
+            log.said = list(nodes)
+        *lines, log.open = (log.open + log.decoder.decode(content, ends)).split("\n")
+        if ends and log.open:
+            lines, log.open = [*lines, log.open], ""
         chosen = (line for line in (line.rstrip("\r").rpartition("\r")[2] for line in lines) if self._choice.has(line))
-        return ((node, line) for line in (self._choice.last(chosen) if first else chosen))
+        node = nodes[0] if len(nodes) == 1 else ""
+        return (ReplicaLine(log.name, node, line) for line in (self._choice.last(chosen) if first else chosen))
 
 
 def has_them(job: JobStore) -> bool:
@@ -81,15 +146,14 @@ def has_them(job: JobStore) -> bool:
         return False
 
 
-def shown(line: NodeLine, several: bool) -> tuple[str, str]:
+def shown(line: ReplicaLine, several: bool) -> tuple[str, str]:
     """The line with its stream, and with its node where there are several."""
-    node, text = line
-    return "stdout", f"[{node}] {text}" if several else text
+    return "stdout", f"[{line.place}] {line.text}" if several else line.text
 
 
 def nothing(job: JobStore, filters: str) -> str:
     """A sentence for a deployment of whose output nothing is shown."""
-    place = f"{job.path}/logs/NODE.log"
+    place = f"the files of {job.path}/logs"
     if filters:
         return f"no line that the replicas of {job.id} have printed matches {filters}; all of it is in {place}"
     return f"what the replicas of {job.id} print is in {place}; there is nothing so far"

@@ -42,7 +42,7 @@ def _of_replicas(job: JobStore, choice: OutputChoice) -> Iterator[Line]:
     logs = replica_logs.ReplicaLogs(job, choice)
     lines = logs.poll(ends=True)
     yield from (("stderr", note) for note in logs.notes)
-    several = len({node for node, _ in lines}) > 1
+    several = len({line.log for line in lines}) > 1
     yield from (replica_logs.shown(line, several) for line in lines)
 
 
