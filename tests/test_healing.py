@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from jupyter_hyperpod.backends.types import ReportedNode
 from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.health import HealthRecord, failed
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.policy.healing import OFFENCES
+from jupyter_hyperpod.storage.journal import follow_commands
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.entry import JobEntry
 from jupyter_hyperpod.supervisor.healing import Healing
 from jupyter_hyperpod.supervisor.machines import Machines
 
@@ -25,6 +29,7 @@ class Elsewhere:
         self.avoided: tuple[str, ...] = ()
         self.records: list[ReportedNode] = []
         self.asked_s = 0.0
+        self.joined = -math.inf
 
     def draining(self) -> dict[str, tuple[str, str]]:
         return {node: ("SLURM", reason) for node, reason in self.reasons.items()}
@@ -33,13 +38,16 @@ class Elsewhere:
         return {node.name: (node, self.asked_s) for node in self.records}
 
     def nodes(self, job_id: str) -> set[str]:
-        return set()
+        return {"n1"}
+
+    def joined_s(self, job_id: str, node: str) -> float:
+        return self.joined
 
 
-def healing(store: Store, allocations: Any) -> Healing:
+def healing(store: Store, allocations: Any, **entries: JobEntry) -> Healing:
     journal = JournalWriter(store.cluster_events, "supervisor")
     host: Any = SimpleNamespace(nodes={})
-    return Healing(store, host, {}, allocations, journal, Machines())
+    return Healing(store, host, entries, allocations, journal, Machines())
 
 
 def test_what_is_written_at_a_node_is_taken_up_once(store: Store) -> None:
@@ -130,3 +138,27 @@ def test_what_a_person_has_drained_or_answers_of_before_change_nothing(store: St
     allocations.asked_s = now_s + 3
     one.step(now_s + 4)
     assert cluster.status(store)["health"]["n1"]["action"] == "watch", "somebody has uncordoned it"
+
+
+def test_a_job_is_told_again_of_what_has_joined_it_on_the_node_since(store: Store) -> None:
+    """What was still being started there was not known to the job when it was told."""
+    spec = JobSpec("job", store.put_cell("pass"), nodes=1, backend="slurm", slurm={"partition": "train"})
+    entry, allocations = JobEntry(store, store.create_job(spec)), Elsewhere()
+    entry.started = True
+    one, told = healing(store, allocations, job=entry), follow_commands(entry.job.commands)
+    allocations.records = [ReportedNode("n1", "drained", RECORD.reason, RECORD)]
+    now_s = time.monotonic()
+
+    def tells() -> list[str]:
+        nonlocal now_s
+        for _ in range(3):
+            now_s += 1
+            allocations.asked_s = now_s
+            one.step(now_s)
+        return [f"{command.kind} {command.data['node']}" for command in told.poll()]
+
+    assert tells() == ["drain n1"]
+    allocations.joined = time.time()
+    assert tells() == ["drain n1"]
+    assert tells() == []
+    entry.journal.close()

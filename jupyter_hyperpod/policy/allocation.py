@@ -18,8 +18,9 @@ class RequestedNode:
 
     ``lost_s``: how long ago the job lost it; None where it is not lost. ``silent_s``: how long it has run without
     contacting the job; None where it has contacted it. ``drain``: why the scheduler takes the node out of service.
-    ``told``: the job itself knows why and lets it go. ``leaving``: it has been asked to leave. ``held``: why the
-    scheduler will not start it, or not soon. ``ready``: the job could do without others for it.
+    ``told``: the job itself knows why and lets it go. ``announced``: the job's head need not be told that it will
+    leave. ``leaving``: it has been asked to leave. ``held``: why the scheduler will not start it, or not soon.
+    ``ready``: the job could do without others for it.
     """
 
     name: str
@@ -33,13 +34,15 @@ class RequestedNode:
     silent_s: float | None = None
     told: bool = False
     ready: bool = True
+    announced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationStep:
     """Nodes to request, by part; waiting requests to return, places to give up, running nodes to send away.
 
-    ``avoid``: nodes that should not be requested again soon.
+    ``avoid``: nodes that should not be requested again soon. ``announce``: running nodes of which the job's head should
+    know that they will leave, or it may let their replacements go.
     """
 
     submit: Mapping[str, int]
@@ -47,6 +50,7 @@ class AllocationStep:
     give_up: tuple[str, ...] = ()
     send_away: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
+    announce: tuple[str, ...] = ()
 
 
 def decide(
@@ -94,7 +98,8 @@ def decide(
         parts.append(f"{', '.join(avoid)} is avoided")
     if back:
         parts.append(f"gives {plural(len(back), 'node')} back that {scheduler} has not started yet")
-    step = AllocationStep(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
+    announce = tuple(p.name for p in going if not p.announced)
+    step = AllocationStep(submit, tuple(back), tuple(p.name for p in gone), away, avoid, announce)
     return Decision(step, "; ".join(parts) or "nothing is missing")
 
 

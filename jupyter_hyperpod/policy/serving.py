@@ -99,6 +99,17 @@ def retire(outstanding: Mapping[str, int], count: int) -> tuple[str, ...]:
     return tuple(ranked[: max(0, count)])
 
 
+def leave(outstanding: Mapping[str, int], ready: Collection[str], others: int, target: int) -> tuple[str, ...]:
+    """Return the replicas that may go now, of those whose node goes out of service: as many answer until ``target``
+    ``others`` do as these lack.
+
+    First go those that are not ``ready``, then those with the least to finish, the newest among equals.
+    """
+    order = {name: number for number, name in enumerate(outstanding)}
+    ranked = sorted(outstanding, key=lambda name: (name in ready, outstanding[name], -order[name]))
+    return tuple(ranked[: max(0, len(ranked) - max(0, target - others))])
+
+
 def patience_s(*, stopped: bool, loading: bool, computes: bool) -> float:
     """Return for how long a replica may say nothing, in seconds.
 

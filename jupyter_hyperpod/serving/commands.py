@@ -52,10 +52,7 @@ def _carry_out(deployment: Deployment, command: Command) -> tuple[bool, str]:
     if command.kind == "drain":
         node = str(data["node"])
         if count := deployment.replicas.leave_node(node, command.time_s):
-            return (
-                True,
-                f"{plural(count, 'replica')} on {node} told to finish their requests and to end; others take over",
-            )
+            return True, f"{plural(count, 'replica')} on {node}: to end once others answer in their place"
         return False, f"no replica is on {node}"
     if command.kind == "fault":
         return _break(deployment, data["fault"], data["rank"])

@@ -21,8 +21,8 @@ from .context import HOST
 
 @dataclass
 class PooledReplica:
-    """One replica. ``retired``: it gets no further request; ``departing``: even if it is needed again;
-    ``ending``: it has been told to end.
+    """One replica. ``departing``: its node goes out of service, so it goes when others are ready; until then it answers
+    where no other has a free slot. ``retired``: it gets no further request. ``ending``: it has been told to end.
     """
 
     name: str
@@ -124,7 +124,9 @@ class ReplicaPool:
 
     def _occupy(self, avoid: Collection[str]) -> PooledReplica | None:
         """Take a free slot; None where there is none."""
-        name = choose({replica.name: replica.outstanding for replica in self.ready()}, self._slots, avoid)
+        ready = self.ready()
+        last = {*avoid, *(replica.name for replica in ready if replica.departing)}
+        name = choose({replica.name: replica.outstanding for replica in ready}, self._slots, last)
         if name is None:
             return None
         self.replicas[name].outstanding += 1

@@ -7,6 +7,7 @@ from the decision to start it to its first answer.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from tornado.websocket import WebSocketHandler
 
 from ..core.views import View
 from ..policy.membership import SILENT
-from ..policy.serving import SILENT_S, Limits, LoadReading, decide, patience_s, retire
+from ..policy.serving import SILENT_S, Limits, LoadReading, decide, leave, patience_s, retire
 from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import activity
@@ -29,6 +30,7 @@ from .context import Site
 from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
+STARTING_S = 5.0  # a replica that is being started is known by then
 WRITER = "gateway"
 NONE_NEEDED = "no replica; the next request starts one"
 
@@ -47,6 +49,7 @@ class ReplicaManager:
         self._site, self._pool, self._journal = site, pool, journal
         told = view["deployment"]["replicas"] if view["deployment"] else []
         self._told = {replica["replica"]: {stage["stage"] for stage in replica["stages"]} for replica in told}
+        self._recalled = {*self._told}
         since_s = view["submitted_s"] or time.time()
         self._decided_s = deque([since_s] * (0 if told else self.wanted))
         self._readings: deque[LoadReading] = deque()
@@ -103,8 +106,11 @@ class ReplicaManager:
             self._decided_s.pop()
 
     def adjust(self) -> None:
-        """Retire surplus replicas, take back retired ones that are needed again, end those without requests."""
-        staying = [replica for replica in self._pool if not replica.retired]
+        """Retire surplus replicas, take back retired ones that are needed again, end those without requests.
+
+        A replica whose node goes out of service does not count, and is retired once as many others answer.
+        """
+        staying = [replica for replica in self._pool if not (replica.retired or replica.departing)]
         if len(staying) > self.target:
             loads = {replica.name: replica.outstanding for replica in staying}
             for name in retire(loads, len(staying) - self.target):
@@ -113,6 +119,11 @@ class ReplicaManager:
             if replica.retired and not (replica.ending or replica.departing) and len(staying) < self.target:
                 replica.retired = False
                 staying.append(replica)
+        going = [replica for replica in self._pool if replica.departing and not replica.retired]
+        loads = {replica.name: replica.outstanding for replica in going}
+        others = sum(replica.state == "ready" and not replica.retired for replica in staying)
+        for name in leave(loads, [r.name for r in going if r.state == "ready"], others, self.target):
+            self._pool.replicas[name].retired = True
         for replica in self._pool:
             if replica.retired and not replica.ending and not replica.outstanding:
                 replica.ending = True
@@ -121,13 +132,22 @@ class ReplicaManager:
         self._form()
 
     def leave_node(self, node: str, told_s: float) -> int:
-        """Retire the replicas that a node had at the time ``told_s``; returns how many of them are known."""
+        """A node goes out of service: its replicas leave once others are ready. Returns how many of them are known.
+
+        ``told_s``: when that was said. One that begins there later has nothing to do with it.
+        """
         self._drained_s[node] = told_s
-        leaving = [replica for replica in self._pool if replica.node == node and replica.started_s < told_s]
+        leaving = [replica for replica in self._pool if _is_on(replica.node, node)]
         for replica in leaving:
-            replica.retired = replica.departing = True
+            self._depart(replica)
         self.adjust()
         return len(leaving)
+
+    def _depart(self, replica: PooledReplica) -> None:
+        if not replica.departing:
+            replica.departing = True
+            if not replica.retired and replica.name not in self._recalled:
+                self._decided_s.append(time.time())  # the supervisor starts another one
 
     # -- which -------------------------------------------------------------------------------------------------
 
@@ -143,8 +163,9 @@ class ReplicaManager:
         replica.load, replica.model = facts.get("load", {}), facts.get("model", "")
         for stage, time_s in facts["stages"].items():
             self._tell(replica, stage, time_s)
-        if replica.state == "draining" and not replica.ending:
-            replica.retired = replica.departing = True  # its node was told to leave
+        if replica.state == "draining" and not replica.ending:  # it was told to leave at once
+            self._depart(replica)
+            replica.retired = True
         if replica.state != before:
             self.adjust()
         return replica
@@ -162,7 +183,11 @@ class ReplicaManager:
         if not replica.here:  # its host is not known by its processes: the journal tells that it is there
             joined = {"member": name, "node": replica.node, "pid": replica.pid, "host": replica.machine}
             self._journal.write("member.joined", joined)
-        replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
+        drained = (told_s for node, told_s in self._drained_s.items() if _is_on(replica.node, node))
+        if known is not None and known.departing:
+            replica.departing = True
+        elif started_s < max(drained, default=-math.inf) + STARTING_S:
+            self._depart(replica)
         self._pool.replicas[name] = replica
         return replica
 
@@ -195,7 +220,7 @@ class ReplicaManager:
             self._lost(replica, time.monotonic() if since_s is None else since_s)
         if not replica.here and since_s is not None:
             self._journal.write("member.lost", _silent(replica, time.monotonic() - since_s))
-        if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
+        if not (replica.departing or replica.retired) and len(self._pool.replicas) < self.target:
             self._decided_s.append(time.time())
         self.adjust()
 
@@ -260,6 +285,11 @@ class ReplicaManager:
             self._say(incident, "replaced", node, f"the replica on {place} has taken its place")
             if not resumed:
                 self._say(incident, "resumed", node, f"{len(ready)} of {self.target} replicas answer")
+
+
+def _is_on(place: str, node: str) -> bool:
+    """Whether a replica's place is on a node; a node with several has a number behind its name."""
+    return place == node or place.startswith(f"{node}.")
 
 
 def _silent(replica: PooledReplica, silent_s: float) -> dict[str, Any]:

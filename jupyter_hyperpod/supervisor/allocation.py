@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -161,6 +162,8 @@ class Allocation:
         entry.decided(_value(step), decision.reason)
         if step.submit:
             os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
+        for node, reason in {place.node: place.drain for place in places if place.name in step.announce}.items():
+            entry.tell_drain(node, "out of service", reason)
         self._late.update(dict.fromkeys(step.avoid, now_s + AVOID_S))
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
@@ -184,6 +187,7 @@ class Allocation:
         # nothing begins on a node that is drained: what was known of it before is out of date
         up_to_date = seen.began_s is not None and seen.began_s < scheduler.nodes_s
         node = scheduler.nodes.get(element.node) if up_to_date else None
+        deployed = self.entry.spec.serve is not None
         return RequestedNode(
             name=element.name,
             part=element.part,
@@ -192,11 +196,12 @@ class Allocation:
             lost_s=lost_s,
             drain=node.drained if node else "",
             # `Healing` asks the job, with the reason
-            told=bool(node and node.drained and node.health and node.health.fences),
+            told=bool(not deployed and node and node.drained and node.health and node.health.fences),
+            announced=not deployed or self.entry.knows_drain(element.node, self.ledger.presence.joined(element.names)),
             leaving=element.name in self._sent_away,
             held=scheduler.held(element, seen.requeued),
             silent_s=silent_s,
-            ready=self.entry.spec.serve is None or not self.ledger.presence.members.isdisjoint(element.names),
+            ready=not deployed or not self.ledger.presence.members.isdisjoint(element.names),
         )
 
     def _avoid(self, part: str, offenders: Collection[str]) -> tuple[str, ...]:
@@ -303,6 +308,12 @@ class Allocations:
         """Nodes that have a health agent which shows its record there, and when they were asked about."""
         told = [(node, one.nodes_s) for _, one in self._schedulers.values() for node in one.nodes.values()]
         return {node.name: (node, asked_s) for node, asked_s in told if node.health is not None}
+
+    def joined_s(self, job_id: str, node: str) -> float:
+        """When the head of a job heard last of something new on a node; minus infinity where it never did."""
+        ledger = self._jobs[job_id].ledger if job_id in self._jobs else None
+        names = [name for element in ledger.running if element.node == node for name in element.names] if ledger else ()
+        return ledger.presence.joined(names) if ledger else -math.inf
 
     def nodes(self, job_id: str) -> set[str]:
         """Where elements of a job run now, as far as was observed."""

@@ -16,7 +16,7 @@ from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command, done
 from ..core.spec import LaunchPlan
 from ..storage.environment import UNRESOLVED
-from ..storage.journal import follow_commands
+from ..storage.journal import command_writer, follow_commands
 from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import ENDED_MARK, JobStore, Store
@@ -67,6 +67,7 @@ class JobEntry:
         self._told = 0  # problems of commands that are journaled
         self._done: set[tuple[str, int]] = set()
         self._plan: LaunchPlan | None = None
+        self._drains: dict[str, float] = {}  # node -> when the job's head was told that it goes out of service
         self._newest_s = 0.0  # when the newest event was written
         self._history = Search(job.events, ("job.state", "command.done"), without=RESULTS)
 
@@ -124,6 +125,21 @@ class JobEntry:
             for problem in self._commands.problems[self._told :]:
                 self.warn(f"commands: {problem}")
             self._told = len(self._commands.problems)
+
+    def knows_drain(self, node: str, joined_s: float = -math.inf) -> bool:
+        """The job's head was told to let a node go; ``joined_s``: when something joined there last, for what came later
+        was not meant."""
+        return self._drains.get(node, -math.inf) > joined_s
+
+    def tell_drain(self, node: str, cause: str, reason: str) -> None:
+        """Tell the job's head that a node goes out of service."""
+        self._drains[node] = time.time()
+        with command_writer(self.job.commands, WRITER) as journal:
+            journal.append("drain", {"node": node, "cause": cause, "reason": reason})
+
+    def forget_drain(self, node: str) -> None:
+        """The node is in service again."""
+        self._drains.pop(node, None)
 
     def done(self, command: Command, ok: bool, reason: str) -> None:
         """Journal that `command` has been carried out, or why not."""

@@ -4,6 +4,7 @@ keeps the health of its nodes, it journals that first."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -23,13 +24,12 @@ from ..core.health import BY_HAND, HealthRecord, labels, reason_action
 from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
-from ..storage.journal import command_writer
 from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.diagnostics import open_log
 from .allocation import Allocations
-from .entry import WRITER, JobEntry
+from .entry import JobEntry
 from .machines import Machines
 
 AGENT = "jupyter_hyperpod.health.agent"
@@ -71,7 +71,6 @@ class Healing:
         self._entries, self._allocations = entries, allocations
         self._health_events = Search(store.cluster_events, ("node.health",))
         self._repairs: dict[str, Repair] = {}
-        self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
         # what is asked for of nodes that are not the cluster's own, and since when
         self._elsewhere: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._actions: dict[str, str] = {}  # newest of every node
@@ -198,7 +197,7 @@ class Healing:
         if action == "watch" or (data["recovery"] != "Automatic" and data["fault"] != BY_HAND):
             self._elsewhere.pop(name, None)
             self._repairs.pop(name, None)
-            self._told = {pair for pair in self._told if pair[1] != name}
+            self._forget(name)
             if name in self._host.nodes:
                 self._host.nodes[name].drained = ""
         elif name not in self._host.nodes:
@@ -241,14 +240,18 @@ class Healing:
             "node.health", record | {"recovery": "Automatic", "devices": {}, "boot": "", "incident": ""}
         )
         node.drained = ""
-        self._told = {pair for pair in self._told if pair[1] != node.name}
+        self._forget(node.name)
+
+    def _forget(self, node: str) -> None:
+        """It is in service again: jobs that are there are told if it goes once more."""
+        for entry in self._entries.values():
+            entry.forget_drain(node)
 
     def _tell(self, entry: JobEntry, node: str, fault: str, reason: str) -> None:
-        if (entry.job.id, node) in self._told or not entry.started:
-            return
-        self._told.add((entry.job.id, node))
-        with command_writer(entry.job.commands, WRITER) as journal:
-            journal.append("drain", {"node": node, "cause": fault or "unhealthy node", "reason": reason})
+        # what was still being started there was not known to the job when it was told
+        joined_s = self._allocations.joined_s(entry.job.id, node) if entry.elsewhere else -math.inf
+        if entry.started and not entry.knows_drain(node, joined_s):
+            entry.tell_drain(node, fault or "unhealthy node", reason)
 
     def _stage(self, node: str, repair: Repair, stage: str, text: str) -> None:
         if repair.incident:

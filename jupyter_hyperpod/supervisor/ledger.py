@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -38,6 +38,10 @@ class Presence:
         self.lost_s: dict[str, float] = {}
         self.joined_s: dict[str, float] = {}
         self.working_s: dict[str, float] = {} if self._deployed else self.joined_s
+
+    def joined(self, names: Iterable[str]) -> float:
+        """When one of these nodes joined last; minus infinity where none has."""
+        return max((self.joined_s.get(name, -math.inf) for name in names), default=-math.inf)
 
     def poll(self, budget_s: float = math.inf) -> bool:
         """Read new events for a limited time; False where more are left."""

@@ -128,6 +128,9 @@ def test_nodes_of_a_deployment_stand_for_each_other() -> None:
 
 
 def test_a_node_out_of_service_waits_for_others_that_are_ready() -> None:
-    places = [replace(WHOLE[0], drain="bad disk"), replace(WHOLE[1], ready=False)]
+    alone = replace(WHOLE[0], drain="bad disk", announced=False)
+    found = decide({"base": 1}, [alone], minimum=1).value
+    assert found == AllocationStep({"base": 1}, announce=("1_0",)), "or its replacement would be one too many"
+    places = [replace(alone, announced=True), replace(WHOLE[1], ready=False)]
     assert decide({"base": 1}, places, minimum=1).value == AllocationStep({})
     assert decide({"base": 1}, [places[0], WHOLE[1]], minimum=1).value == AllocationStep({}, send_away=("1_0",))

@@ -14,6 +14,7 @@ from jupyter_hyperpod.policy.serving import (
     choose,
     decide,
     engine_patience_s,
+    leave,
     patience_s,
     retire,
     retry_after_s,
@@ -109,6 +110,18 @@ def test_who_has_least_to_finish_goes(outstanding: dict[str, int], count: int) -
     assert len(gone) == len(set(gone)) == max(0, min(count, len(outstanding)))
     staying = outstanding.keys() - set(gone)
     assert all(outstanding[name] <= outstanding[stays] for name in gone for stays in staying)
+
+
+@given(loads, st.sets(st.text("abc", min_size=1, max_size=3)), st.integers(0, 5), st.integers(0, 5))
+def test_who_has_to_leave_stays_as_long_as_others_are_missing(
+    outstanding: dict[str, int], ready: set[str], others: int, target: int
+) -> None:
+    gone = leave(outstanding, ready, others, target)
+    staying = outstanding.keys() - set(gone)
+    assert len(staying) == min(len(outstanding), max(0, target - others))
+    assert not (staying - ready and ready & set(gone)), "who does not answer goes first"
+    alike = [name for name in gone if name in ready or not staying & ready]
+    assert all(outstanding[name] <= outstanding[stays] for name in alike for stays in staying)
 
 
 def test_among_equals_the_newest_goes() -> None:

@@ -79,3 +79,41 @@ def test_whatever_happens_to_nodes_no_request_is_lost(
     assert jobs.wait(slurm_store, found.job_id)["state"] == "stopped"
     bed.until(lambda: not [e for e in elements(bed, found.job_id) if e != "COMPLETING"], "nothing is in the queue")
     bed.until(lambda: not marked_processes(found.job_id, "HYPERPOD_JOB_ID"), "no process is left")
+
+
+def test_the_only_replica_answers_until_another_one_does_and_then_leaves_its_node(
+    bed: Testbed, desk: None, slurm_store: Store, tmp_path: Path
+) -> None:
+    """A node that a person drains with SLURM's own command, and then one that is drained with ours."""
+    (tmp_path / "weights").write_text("seven")
+    found = served(bed, slurm_store, tmp_path / "weights", "--engine", ENGINE, "--replicas", "1", "--name", "only")
+    drive = Drive(found.client, ASKED, lambda at: {"prompt": f"request {at}", "max_tokens": 4}, rate=4)
+
+    def places() -> list[str]:
+        return [member["node"] for member in found.view["members"]]
+
+    def moved(drained: str) -> None:
+        bed.until(lambda: drained not in places() and len(places()) == 1, f"another one answers for {drained}", START_S)
+        bed.until(lambda: len(elements(bed, found.job_id)) == 1, f"{drained} is left", START_S)
+
+    with ThreadPoolExecutor(1) as threads:
+        driving = threads.submit(drive.run, 120.0)
+        try:
+            bed.until(lambda: len(places()) == 1, "it answers", START_S)
+            (first,) = places()
+            bed.drain(first, "maintenance")
+            moved(first)
+            (second,) = places()
+            ours = [*COMMAND, "--store", str(slurm_store.root), "nodes", "drain", second, "--reason", "a fan is loud"]
+            bed.run(CONTROLLER, *ours)
+            moved(second)
+        finally:
+            drive.stop()
+        replies = driving.result()
+    assert {reply.status for reply in replies} == {200} and len(replies) > 10, "a request was lost"
+    states = [event.data["state"] for event in found.events("job.state")]
+    assert states[-1] == "running" and "recovering" not in states, "there was always one that answered"
+    assert len({event.data["element"] for event in found.events("allocation.changed")}) == 3, "each was replaced once"
+    assert found.view["incidents"] == []
+    jobs.stop(slurm_store, found.job_id)
+    assert jobs.wait(slurm_store, found.job_id)["state"] == "stopped"

@@ -1,0 +1,135 @@
+"""Replicas whose node goes out of service, as the gateway sees them: they answer until others do.
+
+The pool, its manager and the journal are the real ones; reports are handed to them, and nobody is at the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
+from jupyter_hyperpod.serving.context import Site
+from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
+from jupyter_hyperpod.serving.replica_manager import STARTING_S, WRITER, ReplicaManager
+from jupyter_hyperpod.storage.folded import FoldedJournal
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.store import Store
+
+FAR = "127.0.0.2"
+
+
+class Link:
+    """What is said to one replica."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def write_message(self, message: str) -> None:
+        self.said.append(json.loads(message)["type"])
+
+
+class Gateway:
+    """A gateway's pool: of one replica, at most three."""
+
+    def __init__(self, store: Store) -> None:
+        serve = ServeSpec("model", task="predict", minimum=1)
+        self.spec = JobSpec("chat", store.put_cell(""), nodes=1, elastic=ElasticRange(1, 3), serve=serve)
+        self.job = store.create_job(self.spec)
+        with event_writer(self.job.events, "control") as journal:
+            journal.append("job.submitted", {"id": self.job.id, "spec": self.spec.to_json()})
+        self.links: dict[str, Link] = {}
+        self.journals: list[JournalWriter] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Another one takes over."""
+        site = Site(self.job, "", Path(), self.spec, self.spec.serve or ServeSpec(""))
+        self.pool = ReplicaPool(8, 8)
+        self.journals.append(JournalWriter(self.job.events, WRITER))
+        self.manager = ReplicaManager(site, self.pool, self.journals[-1], FoldedJournal(self.job).catch_up())
+
+    def hears(self, node: str, state: str = "ready", started_s: float | None = None) -> PooledReplica:
+        link: Any = self.links.setdefault(node, Link())
+        stages = {"started": time.time() - 100 if started_s is None else started_s}
+        facts: dict[str, Any] = {"replica": f"{node}.7", "node": node, "pid": 7, "host": FAR, "port": 1}
+        facts |= {"state": state, "path": "/predict", "error": None, "progress": (0, 0), "stages": stages}
+        return self.manager.heard(facts, link)
+
+    def ended(self) -> list[str]:
+        return [node for node, link in self.links.items() if "end" in link.said]
+
+    def answers(self) -> list[str]:
+        return [replica.node for replica in self.pool.ready()]
+
+
+@pytest.fixture
+def gateway(store: Store) -> Iterator[Gateway]:
+    found = Gateway(store)
+    yield found
+    for journal in found.journals:
+        journal.close()
+
+
+def test_the_only_one_answers_until_its_replacement_does_and_then_it_goes(gateway: Gateway) -> None:
+    gateway.hears("a")
+    assert gateway.manager.leave_node("a", time.time()) == 1
+    assert (gateway.answers(), gateway.ended()) == (["a"], [])
+    gateway.hears("b", "loading")
+    gateway.manager.adjust()
+    assert (gateway.answers(), gateway.ended()) == (["a"], []), "its replacement is not one too many"
+    gateway.hears("b")
+    assert (gateway.answers(), gateway.ended()) == (["b"], ["a"])
+
+
+def test_it_finishes_what_it_was_asked_and_others_are_asked_first(gateway: Gateway) -> None:
+    async def asked() -> None:
+        gateway.manager.told_to_scale(2, False, time.time())
+        a, _ = gateway.hears("a"), gateway.hears("b")
+        gateway.manager.leave_node("a", time.time())
+        taken = [await gateway.pool.take() for _ in range(9)]
+        assert [replica.node for replica in taken] == ["b"] * 8 + ["a"]
+        gateway.hears("c")
+        assert (gateway.answers(), gateway.ended()) == (["b", "c"], [])
+        gateway.pool.give(a)
+        gateway.manager.adjust()
+        assert gateway.ended() == ["a"]
+
+    asyncio.run(asyncio.wait_for(asked(), 20))
+
+
+def test_it_goes_at_once_where_it_was_told_so_itself(gateway: Gateway) -> None:
+    gateway.hears("a")
+    gateway.hears("a", "draining")
+    assert (gateway.answers(), gateway.ended()) == ([], ["a"])
+
+
+def test_one_that_is_being_started_there_leaves_too_and_one_that_comes_later_stays(gateway: Gateway) -> None:
+    told_s = time.time()
+    assert gateway.manager.leave_node("a", told_s) == 0
+    assert gateway.hears("a", started_s=told_s + 1).departing
+    assert gateway.hears("a.1", started_s=told_s + 1).departing, "a node may have several places"
+    assert not gateway.hears("ab", started_s=told_s + 1).departing
+    assert not gateway.hears("a.2", started_s=told_s + 2 * STARTING_S).departing
+    assert gateway.manager.leave_node("a", time.time()) == 3, "whatever the clock of its host says"
+
+
+def test_the_next_gateway_lets_it_go_as_the_first_one_would(gateway: Gateway) -> None:
+    gateway.hears("a")
+    told_s = time.time()
+    gateway.manager.leave_node("a", told_s)
+    gateway.begin()
+    gateway.manager.leave_node("a", told_s)
+    gateway.hears("b", "loading")
+    gateway.hears("a")
+    assert (gateway.answers(), gateway.ended()) == (["a"], [])
+    gateway.hears("b")
+    assert (gateway.answers(), gateway.ended()) == (["b"], ["a"])
