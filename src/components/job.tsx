@@ -154,7 +154,7 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
           className="jp-Hp-right"
           title={
             url && host
-              ? `ssh -N -L ${port}:127.0.0.1:${port} ${host}`
+              ? `ssh -o ExitOnForwardFailure=yes -N -L ${port}:127.0.0.1:${port} ${host}`
               : undefined
           }
         >

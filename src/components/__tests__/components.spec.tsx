@@ -678,7 +678,9 @@ describe('a deployment', () => {
   it('says on which host its address is', () => {
     draw(<JobHeader job={job} />);
     expect(host.textContent).toContain('http://127.0.0.1:1 on login1');
-    expect(host.innerHTML).toContain('ssh -N -L 1:127.0.0.1:1 login1');
+    expect(host.innerHTML).toContain(
+      'ssh -o ExitOnForwardFailure=yes -N -L 1:127.0.0.1:1 login1'
+    );
   });
 
   it('says its load in a line', () => {
