@@ -317,6 +317,52 @@ def test_what_was_changed_here_is_refused(study: Any, monkeypatch: pytest.Monkey
         study.torch.set_default_dtype(study.torch.float32)
 
 
+def test_what_another_module_or_the_function_changes_is_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "shelf": "MODELS = {}\nFIRST = []\nCONFIG = {'lr': 1}\n",
+        "models": "import shelf\nfrom shelf import FIRST as first\nshelf.MODELS['a'] = 1\nfirst.append(2)\n",
+        "starts": "import models, shelf\ndef f(x):\n    shelf.CONFIG.update(lr=x)\n    return models, shelf\n"
+        "def g(x): return models, shelf\n",
+    }
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    module: Any = sys.modules["starts"]
+    assert returned(module.g, x=[1])
+    module.f(3)
+    assert returned(module.f, x=[1])
+    with pytest.raises(SpecError, match=r"shelf\.CONFIG is {'lr': 3} here"):
+        returned(module.g, x=[1])
+
+
+def test_a_module_that_was_loaded_again_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = (
+        "import enum\nclass Kind(enum.Enum):\n    A = 1\n"
+        "class Net:\n    width = 4\n    def __init__(self): super().__init__()\n"
+        "    @property\n    def half(self): return self.width\ndef helper(x, k=(1,)): return x\n"
+    )
+    texts = {"again": base, "takes": "from again import helper, Net, Kind\ndef f(x): return helper(Net(), Kind)\n"}
+    texts["main_of_it"] = "import takes\nfrom again import Net, helper\ndef f(x): return takes.f(x), Net(), helper\n"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    importlib.reload(sys.modules["again"])
+    module: Any = sys.modules["main_of_it"]
+    assert "from again import Net" in returned(module.f, x=[1])
+    with monkeypatch.context() as patch, pytest.raises(SpecError, match=r"takes\.Net is .* here"):
+        patch.setattr(sys.modules["takes"].Net, "width", 5)
+        module.Net = sys.modules["again"].Net
+        returned(module.f, x=[1])
+    (tmp_path / "again.py").write_text(base.replace("return x", "return 2 * x  # another"))
+    importlib.reload(sys.modules["again"])
+    with pytest.raises(SpecError, match="takes.helper is .* here|uses helper, a function that exists only here"):
+        returned(module.f, x=[1])
+
+
 def test_either_setter_of_the_precision_does(study: Any) -> None:
     before = torch.get_float32_matmul_precision()
     try:

@@ -27,12 +27,13 @@ from .present_values import (
     assigned,
     bound,
     changed_by_itself,
+    changed_place,
     check_function,
     class_changes,
     literal,
     written,
 )
-from .same_values import equal
+from .same_values import equal, same_definition
 
 IMPORT_S = 60.0
 MODULES_READ = 200
@@ -83,18 +84,8 @@ class ChangedValues:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Attribute):
                 self._add_read(node, names)
-            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                self._add_set(node, names)
-
-    def _add_set(self, node: ast.Attribute | ast.Subscript, names: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note what the code itself sets in a module, such as ``settings.SCALE`` or ``settings.CONFIG["lr"]``."""
-        chain: list[str] = []
-        place: ast.expr = node
-        while isinstance(place, ast.Attribute | ast.Subscript):
-            chain += [place.attr] if isinstance(place, ast.Attribute) else []
-            place = place.value
-        if isinstance(place, ast.Name) and inspect.ismodule(names.get(place.id, {}).get(place.id)):
-            self._set.update(chain)
+        values = {name: owner.get(name) for name, owner in names.items()}
+        self._set |= _changed_of_others(ast.parse(source), values, {})
 
     def _use(self, module: types.ModuleType | None) -> None:
         if module is not None and sys.modules.get(module.__name__) is module:
@@ -121,11 +112,14 @@ class ChangedValues:
     def check(self) -> None:
         """Raise SpecError for the first value that was changed here."""
         own = {name: tree for name, tree in _own_modules(self._used.values()) if name != self._module}
+        for name, tree in own.items():
+            taken = {one.asname or one.name: one.name for _, one in _from_imports(tree, name)}
+            self._set |= _changed_of_others(tree, vars(sys.modules[name]), taken)
         told = set[tuple[str, str]]()
         for name, tree in own.items():
             told |= {(name, one) for one in _check_namespace(tree, vars(sys.modules[name]), name, self._set)}
         for name, tree in own.items():
-            _check_from_imports(tree, vars(sys.modules[name]), name, own)
+            _check_from_imports(tree, name, own, self._set)
         for (module, name), value in self._read.items():
             if (callable(value) and module not in own) and self._is_from_here(value):
                 raise SpecError(
@@ -167,6 +161,25 @@ class ChangedValues:
                 raise SpecError(
                     f"torch.{path} is {value} here, and {usual} where a trial begins; {how} in {self._name}"
                 )
+
+
+def _changed_of_others(tree: ast.AST, values: Mapping[str, Any], taken: Mapping[str, str]) -> set[str]:
+    """Names of what code changes in other modules, such as ``settings.SCALE = 1`` or ``registry.MODELS.update(…)``.
+
+    ``values``: what its global names mean. ``taken``: those that it took out of others -> their names there.
+    """
+    found = set[str]()
+    for node in ast.walk(tree):
+        place = changed_place(node)
+        chain: list[str] = []
+        while isinstance(place, ast.Attribute | ast.Subscript):
+            chain += [place.attr] if isinstance(place, ast.Attribute) else []
+            place = place.value
+        if isinstance(place, ast.Name) and inspect.ismodule(values.get(place.id)):
+            found.update(chain)
+        elif isinstance(place, ast.Name) and place.id in taken:
+            found.update([taken[place.id], *chain])
+    return found
 
 
 def _setting(path: str) -> str | None:
@@ -242,16 +255,18 @@ def _check_namespace(tree: ast.Module, live: Mapping[str, Any], module: str, its
     return set(known) | itself
 
 
-def _check_from_imports(tree: ast.Module, live: Mapping[str, Any], module: str, own: Mapping[str, ast.Module]) -> None:
+def _check_from_imports(tree: ast.Module, module: str, own: Mapping[str, ast.Module], itself: set[str]) -> None:
     """Raise SpecError where a module has something else than it took out of another ``own`` one."""
-    once = {name for name, count in bound(tree).items() if count == 1} - changed_by_itself(tree)
+    live = vars(sys.modules[module])
+    once = {name for name, count in bound(tree).items() if count == 1} - changed_by_itself(tree) - itself
     for place, one in _from_imports(tree, module):
         name, there = one.asname or one.name, vars(place).get(one.name, NOTHING)
         if name not in once or name not in live or there is NOTHING or place.__name__ not in own:
             continue
-        if live[name] is there or equal(live[name], there) or one.name in changed_by_itself(own[place.__name__]):
+        if one.name in itself or one.name in changed_by_itself(own[place.__name__]):
             continue
-        raise SpecError(_sentence(f"{module}.{name}", live[name], repr(there), place.__name__))
+        if not equal(live[name], there) and not same_definition(live[name], there):
+            raise SpecError(_sentence(f"{module}.{name}", live[name], repr(there), place.__name__))
 
 
 def _means(text: str, value: Any) -> bool:

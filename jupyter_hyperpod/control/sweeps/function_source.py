@@ -22,6 +22,7 @@ from ...policy.sweeps.space import Space
 from . import present_values
 from .changed_values import ChangedValues
 from .plan import RESULT
+from .same_values import same_definition
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -182,7 +183,8 @@ def _loaded(code: types.CodeType) -> Iterator[str]:
 def _importable(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
     known = isinstance(module, str) and module != "__main__" and name.isidentifier() and callable(value)
-    return known and getattr(sys.modules.get(_public_module(value)), name, None) is value
+    found = getattr(sys.modules.get(_public_module(value)), name, None) if known else None
+    return known and (found is value or same_definition(found, value))
 
 
 def _public_module(value: Any) -> str:

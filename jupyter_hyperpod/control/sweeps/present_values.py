@@ -269,9 +269,18 @@ def changed_by_itself(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
                 found.add(node.attr)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
-            found.add(_last_name(node.func.value))
+        elif (place := changed_place(node)) is not None:
+            found.add(_last_name(place))
     return found
+
+
+def changed_place(node: ast.AST) -> ast.expr | None:
+    """What of a variable a part of code sets, or changes by a call such as ``append``."""
+    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+        return node.func.value
+    return None
 
 
 def _last_name(node: ast.expr) -> str:
