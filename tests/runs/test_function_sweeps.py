@@ -248,6 +248,23 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str]], None]]:
+    """Writes modules, name -> text, and imports them; they are gone after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loaded: list[str] = []
+
+    def write(texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+            loaded.append(name)
+            importlib.import_module(name)
+
+    yield write
+    for name in loaded:
+        sys.modules.pop(name, None)
+
+
 def test_what_a_module_changes_by_itself_is_no_setting(study: Any) -> None:
     before = returned(study.train, x=[1])
     study.train(3)
@@ -317,19 +334,14 @@ def test_what_was_changed_here_is_refused(study: Any, monkeypatch: pytest.Monkey
         study.torch.set_default_dtype(study.torch.float32)
 
 
-def test_what_another_module_or_the_function_changes_is_no_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_module_or_the_function_changes_is_no_setting(load: Callable[[dict[str, str]], None]) -> None:
     texts = {
         "shelf": "MODELS = {}\nFIRST = []\nCONFIG = {'lr': 1}\n",
         "models": "import shelf\nfrom shelf import FIRST as first\nshelf.MODELS['a'] = 1\nfirst.append(2)\n",
         "starts": "import models, shelf\ndef f(x):\n    shelf.CONFIG.update(lr=x)\n    return models, shelf\n"
         "def g(x): return models, shelf\n",
     }
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in texts.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    load(texts)
     module: Any = sys.modules["starts"]
     assert returned(module.g, x=[1])
     module.f(3)
@@ -338,7 +350,9 @@ def test_what_another_module_or_the_function_changes_is_no_setting(
         returned(module.g, x=[1])
 
 
-def test_a_module_that_was_loaded_again_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_was_loaded_again_is_the_same(
+    load: Callable[[dict[str, str]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = (
         "import enum\nclass Kind(enum.Enum):\n    A = 1\n"
         "class Net:\n    width = 4\n    def __init__(self): super().__init__()\n"
@@ -346,10 +360,7 @@ def test_a_module_that_was_loaded_again_is_the_same(tmp_path: Path, monkeypatch:
     )
     texts = {"again": base, "takes": "from again import helper, Net, Kind\ndef f(x): return helper(Net(), Kind)\n"}
     texts["main_of_it"] = "import takes\nfrom again import Net, helper\ndef f(x): return takes.f(x), Net(), helper\n"
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in texts.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    load(texts)
     importlib.reload(sys.modules["again"])
     module: Any = sys.modules["main_of_it"]
     assert "from again import Net" in returned(module.f, x=[1])
@@ -388,14 +399,8 @@ def train(x): return Shifted().transform([x]), Shifted().both
 """
 
 
-def test_methods_that_a_base_class_wraps_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in {
-        "wrapped": WRAPPED,
-        "user_of_it": "import wrapped\ndef train(x): return wrapped.train(x)",
-    }.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+def test_methods_that_a_base_class_wraps_travel(load: Callable[[dict[str, str]], None]) -> None:
+    load({"wrapped": WRAPPED, "user_of_it": "import wrapped\ndef train(x): return wrapped.train(x)"})
     cell = returned(sys.modules["wrapped"].train, x=[1])
     found: dict[str, Any] = {}
     exec(cell.replace("x = None", "x = 1"), found)
