@@ -26,10 +26,11 @@ from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import activity
 from .connection import ReplicaConnections
-from .context import Site
+from .context import HOST, Site
 from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
+RETURN_S = 10.0  # a replica finds another gateway within a few seconds, on slow storage too
 STARTING_S = 5.0  # a replica that is being started is known by then
 WRITER = "gateway"
 NONE_NEEDED = "no replica; the next request starts one"
@@ -54,6 +55,9 @@ class ReplicaManager:
         self._decided_s = deque([since_s] * (0 if told else self.wanted))
         self._readings: deque[LoadReading] = deque()
         self._looked_s = time.monotonic()
+        # those of other hosts that answered an earlier gateway and have not reported to this one
+        self._awaited = {} if site.asked_host == HOST else {one["member"]: one for one in view["members"]}
+        self._awaited_s = 0.0  # for how long
         self._members: list[str] = []
         self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to leave
         self._missed: dict[str, tuple[str, bool]] = {}  # open incident -> node, and whether answers have resumed
@@ -82,6 +86,7 @@ class ReplicaManager:
             self.cap = None
             self._want(decision.value, time.time())
         self._fence_the_silent(now_s)
+        self._give_up_the_missing()
         self.adjust()
 
     def told_to_scale(self, target: int, by_supervisor: bool, decided_s: float) -> None:
@@ -189,6 +194,7 @@ class ReplicaManager:
         elif started_s < max(drained, default=-math.inf) + STARTING_S:
             self._depart(replica)
         self._pool.replicas[name] = replica
+        self._awaited.pop(name, None)
         return replica
 
     def answered(self, replica: PooledReplica) -> None:
@@ -217,23 +223,24 @@ class ReplicaManager:
             text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
             self._journal.write("warning.raised", {"text": text})
         elif not replica.retired:
-            self._lost(replica, time.monotonic() if since_s is None else since_s)
+            who = f"{replica.pid if replica.here else replica.name}"
+            self._lost(who, replica.node, time.monotonic() if since_s is None else since_s)
         if not replica.here and since_s is not None:
             self._journal.write("member.lost", _silent(replica, time.monotonic() - since_s))
         if not (replica.departing or replica.retired) and len(self._pool.replicas) < self.target:
             self._decided_s.append(time.time())
         self.adjust()
 
-    def _lost(self, replica: PooledReplica, since_s: float) -> None:
-        incident = f"r{replica.pid if replica.here else replica.name}"
+    def _lost(self, who: str, node: str, since_s: float) -> None:
+        incident = f"r{who}"
         others = len(self._pool.ready())
-        self._missed[incident] = replica.node, bool(others)
+        self._missed[incident] = node, bool(others)
         answers = "another one answers" if others == 1 else f"{others} others answer"
         goes_on = answers if others else "requests wait for the next one"
         told = {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
-        self._say(incident, "detected", replica.node, f"the replica on {replica.node} was lost; {goes_on}", told)
+        self._say(incident, "detected", node, f"the replica on {node} was lost; {goes_on}", told)
         if others:
-            self._say(incident, "resumed", replica.node, "what it was asked is asked again of the others")
+            self._say(incident, "resumed", node, "what it was asked is asked again of the others")
 
     def _say(self, incident: str, stage: str, node: str, text: str, known: Mapping[str, float] | None = None) -> None:
         record = {"incident": incident, "stage": stage, "cause": "replica lost", "node": node, "rank": None}
@@ -241,6 +248,7 @@ class ReplicaManager:
 
     def _fence_the_silent(self, now_s: float) -> None:
         away_s, self._looked_s = now_s - self._looked_s, now_s
+        self._awaited_s += away_s if away_s <= AWAY_S else 0.0
         for replica in list(self._pool):
             if away_s > AWAY_S:  # this process stood still itself and has not read the reports yet
                 replica.heard_s = min(now_s, replica.heard_s + away_s)
@@ -251,6 +259,21 @@ class ReplicaManager:
                 replica.line.cut()  # nothing else ends the requests to an unreachable host
                 replica.link.close()
                 self.left(replica, replica.told_s)
+
+    def _give_up_the_missing(self) -> None:
+        """Replicas that do not come to this gateway are lost: the supervisor replaces their nodes."""
+        if not self._awaited or self._awaited_s <= RETURN_S:
+            return
+        missing, self._awaited = self._awaited, {}
+        for name, member in missing.items():
+            node = member["node"]
+            if any(replica.node == node for replica in self._pool):
+                continue  # another one has taken its place there
+            self._lost(name, node, time.monotonic() - self._awaited_s)
+            lost = {"member": name, "node": node, "rank": member["rank"], "cause": SILENT}
+            self._journal.write("member.lost", lost | {"detail": "it did not return to the new gateway"})
+            if len(self._pool.replicas) < self.target:
+                self._decided_s.append(time.time())
 
     def _hangs(self, replica: PooledReplica, silent_s: float) -> bool:
         if silent_s < SILENT_S / 2:

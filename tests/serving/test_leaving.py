@@ -1,4 +1,5 @@
-"""Replicas whose node goes out of service, as the gateway sees them: they answer until others do.
+"""Replicas whose node goes out of service, as the gateway sees them: they answer until others do; and those that are
+gone when another gateway takes over.
 
 The pool, its manager and the journal are the real ones; reports are handed to them, and nobody is at the other end.
 """
@@ -16,11 +17,13 @@ import pytest
 
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
-from jupyter_hyperpod.serving.context import Site
+from jupyter_hyperpod.serving import replica_manager
+from jupyter_hyperpod.serving.context import HOST_VARIABLE, Site
 from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
 from jupyter_hyperpod.serving.replica_manager import STARTING_S, WRITER, ReplicaManager
 from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.store import Store
 
@@ -133,3 +136,27 @@ def test_the_next_gateway_lets_it_go_as_the_first_one_would(gateway: Gateway) ->
     assert (gateway.answers(), gateway.ended()) == (["a"], [])
     gateway.hears("b")
     assert (gateway.answers(), gateway.ended()) == (["b"], ["a"])
+
+
+def test_one_of_another_host_that_does_not_come_to_the_next_gateway_is_lost(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOST_VARIABLE, "127.0.0.3")
+    gateway.manager.told_to_scale(3, False, time.time())
+    for node in ("a", "b", "c"):
+        gateway.hears(node)
+    gateway.begin()
+    gateway.hears("b")
+    gateway.manager.told_to_scale(3, False, time.time())
+
+    def lost() -> list[str]:
+        gateway.manager.look()
+        gateway.journals[-1].flush()
+        return [event.data["node"] for event in read_kinds(gateway.job.events, ("member.lost",))]
+
+    assert lost() == [], "they may still be on their way"
+    gateway.hears("c")
+    monkeypatch.setattr(replica_manager, "RETURN_S", 0.0)
+    assert lost() == lost() == ["a"]
+    causes = [event.data["cause"] for event in read_kinds(gateway.job.events, ("incident.stage",))]
+    assert {*causes} == {"replica lost"}
