@@ -30,7 +30,7 @@ def once(name):
 def judge(batch):
     assert not model.training and not torch.is_grad_enabled()
     time.sleep(0.004)
-    if session.step in (4, 6) and session.world_size == 3 and session.rank == 1 and once(f"kill at {{session.step}}"):
+    if session.step in (4, 6) and session.world_size > 1 and session.rank == 1 and once(f"kill at {{session.step}}"):
         os.kill(os.getpid(), signal.SIGKILL)
     found = model(batch[0])
     return {{"loss": nn.functional.mse_loss(found, batch[1]), "high": ((found > 0).sum(), len(found))}}
