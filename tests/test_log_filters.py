@@ -20,14 +20,14 @@ from jupyter_hyperpod.storage.store import JobStore, Store
 
 Said = pytest.CaptureFixture[str]
 Show = Callable[..., tuple[list[str], list[str]]]
-BEGIN_S = time.time() - 3600
+AGE_S = 3600.0
 ERROR = ["Traceback (most recent call last):", '  File "Cell In[1]", line 2', "ValueError: odd"]
 
 
 def failed(store: Store, *, state: str = "failed", lines: int = 3) -> JobStore:
     """A job of two ranks that printed some lines each, a minute apart; half an hour later both raised an error."""
     job = store.create_job(JobSpec(name="train", cell_digest=store.put_cell("1"), nodes=2, elastic=None))
-    at_s = BEGIN_S
+    at_s = begin_s = time.time() - AGE_S
 
     def clock() -> float:
         return at_s
@@ -45,7 +45,7 @@ def failed(store: Store, *, state: str = "failed", lines: int = 3) -> JobStore:
             for member, writer in zip(members, writers, strict=True):
                 writer.append("output.written", {**member, "stream": "stdout", "text": f"line {number}\n"})
             at_s += 60
-        at_s = BEGIN_S + 1800
+        at_s = begin_s + AGE_S / 2
         for member, writer in zip(members, writers, strict=True) if state == "failed" else ():
             error = {
                 "type": "ValueError",
