@@ -176,8 +176,18 @@ class Testbed:
         self._bridge(node, "disabled")
 
     def heal(self, node: str) -> None:
-        """Undo `cut`."""
-        self._bridge(node, "forwarding")
+        """Undo `cut`; a link that has just come up is not known as up at once."""
+
+        def forwards() -> bool:
+            try:
+                self._bridge(node, "forwarding")
+            except ClusterError as error:
+                if "Network is down" not in str(error):
+                    raise
+                return False
+            return True
+
+        self.until(forwards, f"the link of {node} is up")
 
     def freeze(self, node: str) -> None:
         """Every process of it stands still; its connections stay up."""
