@@ -10,7 +10,6 @@ gets the same answer.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -20,11 +19,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..core.errors import StoreError
 from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
 from ..storage.host_lease import this_host
-from ..storage.store import write_private
 from ..system.addresses import port_error, port_problem
 from . import commands, routes
 from .context import GATEWAY, HOST, Site, shows
@@ -151,10 +148,7 @@ class Gateway:
         await _until(lambda: not deployment.pool.replicas, FAREWELL_S)
         self._endpoint.check()
         deployment.journal.write("job.state", {"state": state, "reason": reason})
-        try:
-            write_private(self.site.endpoint_file, json.dumps({"ended": state}).encode())
-        except StoreError:
-            self.site.endpoint_file.unlink(missing_ok=True)
+        self._endpoint.end(state)
         deployment.journal.close()
 
 

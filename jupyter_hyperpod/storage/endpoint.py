@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import HyperpodError
+from ..core.errors import HyperpodError, StoreError
 from ..system.addresses import LOOPBACK
 from .host_lease import this_machine
 from .store import write_private
@@ -71,6 +71,13 @@ class OwnEndpoint:
         self.check()
         with suppress(OSError):
             os.utime(self._path)
+
+    def end(self, state: str) -> None:
+        """Leave word that the job has ended, for those that come too late or had lost their connection."""
+        try:
+            write_private(self._path, json.dumps({"ended": state}).encode())
+        except StoreError:
+            self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Raise Replaced where a coordinator with a newer turn has announced itself."""

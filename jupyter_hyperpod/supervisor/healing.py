@@ -73,7 +73,6 @@ class Healing:
         self._repairs: dict[str, Repair] = {}
         # what is asked for of nodes that are not the cluster's own, and since when
         self._elsewhere: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self._actions: dict[str, str] = {}  # newest of every node
         # newest of every node: its action, its fault, its incident, and when that was read
         self._newest: dict[str, tuple[str, str, str, float]] = {}
         self._reasons: dict[str, str] = {}  # of schedulers' nodes, as far as they have been read
@@ -108,7 +107,6 @@ class Healing:
         for event in told:
             data = event.data
             name, action, fault = (str(data[key]) for key in ("node", "action", "fault"))
-            self._actions[name] = action
             self._newest[name] = action, fault, str(data.get("incident", "")), now_s
             if data["action"] in ("reboot", "replace") and data["recovery"] == "Automatic":
                 self._past[str(data["node"])].append(Past(str(data["action"]), str(data["fault"]), event.time_s))
@@ -131,7 +129,7 @@ class Healing:
             except SpecError as error:
                 self._journal.write("warning.raised", {"text": f"{node}: {error}"})
                 continue
-            if action is not None and self._actions.get(node) != action:
+            if action is not None and (node not in self._newest or self._newest[node][0] != action):
                 check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}")
 
     def _read_records(self, now_s: float) -> None:

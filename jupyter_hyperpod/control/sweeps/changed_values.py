@@ -76,16 +76,17 @@ class ChangedValues:
     def add(self, source: str, names: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up a piece of code. ``names``: those that it uses -> the namespace that each is of."""
         self._texts.append(source)
+        tree = ast.parse(source)
         for name, owner in names.items():
             if inspect.ismodule(value := owner.get(name)):
                 self._use(value)
             elif isinstance(place := getattr(value, "__module__", None), str) and place != self._module:
                 self._use(sys.modules.get(place))
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
                 self._add_read(node, names)
         values = {name: owner.get(name) for name, owner in names.items()}
-        self._set |= _changed_of_others(ast.parse(source), values, {})
+        self._set |= _changed_of_others(tree, values, {})
 
     def _use(self, module: types.ModuleType | None) -> None:
         if module is not None and sys.modules.get(module.__name__) is module:

@@ -18,14 +18,13 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.errors import SpecError
-from .same_values import alike, equal, is_definition, is_torch_module
+from .same_values import PLAIN, alike, equal, is_definition, is_torch_module
 
 LARGEST_LITERAL = 100_000
 NOTHING = object()
 _CHANGING = frozenset(
     "append appendleft extend insert remove pop popitem clear update setdefault add discard sort reverse".split()
 )
-_PLAIN = (bool, int, float, str, bytes, tuple, list, dict, set, types.NoneType)
 _GROWING = (list, dict, set)
 _PLAIN_NODES = (
     *(ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Name, ast.BinOp, ast.UnaryOp, ast.Subscript),
@@ -38,7 +37,7 @@ def literal(value: Any) -> str | None:
     """A plain value as it is written in Python; None for anything else."""
     if type(value) is float and not math.isfinite(value):
         return f"float('{value}')"
-    text = repr(value) if isinstance(value, _PLAIN) else ""
+    text = repr(value) if isinstance(value, PLAIN) else ""
     try:
         same = 0 < len(text) <= LARGEST_LITERAL and equal(ast.literal_eval(text), value)
         return text if same else None

@@ -9,7 +9,7 @@ import types
 from contextlib import suppress
 from typing import Any
 
-_PLAIN = (bool, int, float, str, bytes, tuple, list, dict, set, types.NoneType)
+PLAIN = (bool, int, float, str, bytes, tuple, list, dict, set, types.NoneType)
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -22,8 +22,10 @@ def equal(one: Any, other: Any) -> bool:
 
 def alike(one: Any, other: Any) -> bool:
     """As `equal`, and also for what compares by identity: modules of torch, by their attributes, and partial calls."""
-    if equal(one, other) or type(one) is not type(other):
-        return type(one) is type(other)
+    if type(one) is not type(other):
+        return False
+    if equal(one, other):
+        return True
     if isinstance(one, functools.partial):
         return alike([one.func, one.args, one.keywords], [other.func, other.args, other.keywords])
     if isinstance(one, list | tuple):
@@ -67,7 +69,7 @@ def _function_in(value: Any) -> Any:
 def _same_part(one: Any, other: Any) -> bool:
     if inspect.isfunction(one):
         return inspect.isfunction(other) and _same_function(one, other)
-    if isinstance(one, _PLAIN):
+    if isinstance(one, PLAIN):
         return type(one) is type(other) and repr(one) == repr(other)
     return getattr(type(one), "__qualname__", "") == getattr(type(other), "__qualname__", "")
 

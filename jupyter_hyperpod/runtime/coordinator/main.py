@@ -8,7 +8,6 @@ and from the agents' registrations.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import selectors
@@ -20,7 +19,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ...core.errors import ProtocolError, StoreError
+from ...core.errors import ProtocolError
 from ...storage.endpoint import OwnEndpoint, Replaced
 from ...storage.environment import adopt, begin_with
 from ...storage.folded import FoldedJournal
@@ -28,7 +27,6 @@ from ...storage.journal import follow_commands
 from ...storage.journal_keeper import Growth
 from ...storage.journal_search import read_kinds
 from ...storage.journal_writer import JournalWriter
-from ...storage.store import write_private
 from ...system.processes import raise_descriptor_limit
 from ..connection import Channel, prepare
 from ..context import Context
@@ -123,7 +121,7 @@ class Coordinator:
             self._watcher.wait()
         self.controller.say_final_state()
         self.reporter.settle(self._endpoint.touch)  # what is not in the journal would be done once more
-        self._leave_word()
+        self._endpoint.end(self.controller.said_state)
         self.reporter.close()
         if self._keeper is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -133,13 +131,6 @@ class Coordinator:
     def _terminated(self, *_: object) -> None:
         """A signal may come in the middle of a decision: the loop ends the job."""
         self._told_to_terminate = True
-
-    def _leave_word(self) -> None:
-        """Agents that come too late, or had lost their connection, find that the job has ended."""
-        try:
-            write_private(self.context.endpoint_file, json.dumps({"ended": self.controller.said_state}).encode())
-        except StoreError:
-            self.context.endpoint_file.unlink(missing_ok=True)
 
     def _listen(self) -> socket.socket:
         listener = socket.create_server((self.context.bind_address(), 0), backlog=MOST_PLACES)
