@@ -98,3 +98,11 @@ export function formatClock(time_s: number): string {
 function threeDigits(value: number): string {
   return `${Number(value.toPrecision(3))}`;
 }
+
+/** The label of a word of the server; words of a newer server are shown as they are. */
+export function labelOf(
+  labels: Readonly<Record<string, string>>,
+  word: string
+): string {
+  return Object.hasOwn(labels, word) ? labels[word] : word;
+}

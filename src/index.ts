@@ -36,10 +36,9 @@ import { CELL_INDEX, exampleNotebook } from './example';
 import { mountBrowser, mountDrive, showMount, yieldTo } from './files';
 import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
-import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
 import { Cells } from './rerun';
-import { followAddress, reveal, Target } from './reveal';
+import { addOnlyView, followAddress, reveal, Target } from './reveal';
 import { runPlugin } from './run/plugin';
 import { comparison, runs } from './runs/plugin';
 import { RunningJobs } from './running';
@@ -319,29 +318,19 @@ const planner = view(
   'planner',
   'What failures cost, and what faster recovery saves.',
   (app, shared, restorer, launcher) => {
-    const tracker = new WidgetTracker<PlannerWidget>({
-      namespace: 'jupyter_hyperpod-planner'
-    });
-    app.commands.addCommand(CommandIDs.openPlanner, {
+    addOnlyView(app, shared, restorer, {
+      name: 'planner',
+      command: CommandIDs.openPlanner,
       label: shared.trans.__('Failure Planner'),
       caption: shared.trans.__(
         'What failures cost on a cluster, and what faster recovery saves'
       ),
       icon: plannerIcon,
-      describedBy: { args: null },
-      execute: async () => {
-        const { PlannerWidget } = await import('./planner/widget');
-        const widget = tracker.currentWidget ?? new PlannerWidget(shared);
-        return reveal(app, tracker, widget, 'Failure Planner', {
-          planner: true
-        });
-      }
+      type: 'Failure Planner',
+      target: { planner: true },
+      load: async () => (await import('./planner/widget')).PlannerWidget
     });
     launcher?.add({ command: CommandIDs.openPlanner });
-    void restorer?.restore(tracker, {
-      command: CommandIDs.openPlanner,
-      name: () => 'planner'
-    });
   }
 );
 

@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { labelOf } from './format';
 import { TERMINAL_STATES } from './model/events';
 import type { IClusterView, IJobSummary, INodeView } from './model/views';
 
@@ -87,7 +88,7 @@ export function roleLabel(role: string, trans: TranslationBundle): string {
     lost: trans.__('lost'),
     stopped: trans.__('stopped')
   };
-  return Object.hasOwn(labels, role) ? labels[role as NodeRole] : role;
+  return labelOf(labels, role);
 }
 
 /** The sensible remedies for a node in its present state, the most needed first. */

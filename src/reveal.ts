@@ -1,9 +1,16 @@
 /** Shows a view of the main area: on this page, or in JupyterLab where this page has room for one widget only. */
 
-import { IRouter, JupyterFrontEnd } from '@jupyterlab/application';
-import type { WidgetTracker } from '@jupyterlab/apputils';
+import {
+  ILayoutRestorer,
+  IRouter,
+  JupyterFrontEnd
+} from '@jupyterlab/application';
+import { WidgetTracker } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
+import type { LabIcon } from '@jupyterlab/ui-components';
 import type { Widget } from '@lumino/widgets';
+
+import type { IShared } from './components/context';
 
 /** The query parameter with the view that a page of JupyterLab opens first. */
 const PARAMETER = 'hyperpod-open';
@@ -78,6 +85,45 @@ export async function reveal<W extends Widget>(
   }
   app.shell.activateById(widget.id);
   return widget;
+}
+
+/** A view of the main area of which there is one. */
+export interface IOnlyView<W extends Widget> {
+  /** Of its tab, among those that JupyterLab restores. */
+  name: string;
+  command: string;
+  label: string;
+  caption: string;
+  icon: LabIcon;
+  /** The kind of widget, for the shell. */
+  type: string;
+  target: Target;
+  load: () => Promise<new (shared: IShared) => W>;
+}
+
+/** Add the command that opens a view, in a tab that JupyterLab restores. */
+export function addOnlyView<W extends Widget>(
+  app: JupyterFrontEnd,
+  shared: IShared,
+  restorer: ILayoutRestorer | null,
+  view: IOnlyView<W>
+): void {
+  const { name, command, label, caption, icon, type, target } = view;
+  const tracker = new WidgetTracker<W>({
+    namespace: `jupyter_hyperpod-${name}`
+  });
+  app.commands.addCommand(command, {
+    label,
+    caption,
+    icon,
+    describedBy: { args: null },
+    execute: async () => {
+      const View = await view.load();
+      const widget = tracker.currentWidget ?? new View(shared);
+      return reveal(app, tracker, widget, type, target);
+    }
+  });
+  void restorer?.restore(tracker, { command, name: () => name });
 }
 
 /** Open the view in this page's address, once, after everything else has loaded. */

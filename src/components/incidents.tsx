@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { incidentDuration } from '../derive';
-import { formatClock, formatDuration } from '../format';
+import { formatClock, formatDuration, labelOf } from '../format';
 import type { IIncident } from '../model/views';
 import { useNow, useShared } from './context';
 
@@ -17,7 +17,7 @@ export function stageLabel(stage: string, trans: TranslationBundle): string {
     rejoined: trans.__('Rejoined'),
     resumed: trans.__('Resumed')
   };
-  return Object.hasOwn(labels, stage) ? labels[stage] : stage;
+  return labelOf(labels, stage);
 }
 
 function title(incident: IIncident, trans: TranslationBundle): string {

@@ -2,7 +2,7 @@ import { LabIcon } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { formatInteger } from '../format';
+import { formatInteger, labelOf } from '../format';
 import type { JobState } from '../model/facts';
 import type { IJobSummary, TrendPoint } from '../model/views';
 
@@ -23,7 +23,7 @@ export function stateLabel(state: string, trans: TranslationBundle): string {
     partitioned: trans.__('Cut off'),
     lost: trans.__('Lost')
   };
-  return Object.hasOwn(labels, state) ? labels[state] : state;
+  return labelOf(labels, state);
 }
 
 /** The word for the state of a mount. */
@@ -35,7 +35,7 @@ export function mountLabel(state: string, trans: TranslationBundle): string {
     hangs: trans.__('Hangs'),
     broken: trans.__('Broken')
   };
-  return Object.hasOwn(labels, state) ? labels[state] : state;
+  return labelOf(labels, state);
 }
 
 export function StateChip(props: {

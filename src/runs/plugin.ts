@@ -12,9 +12,8 @@ import { CommandIDs } from '../commands';
 import type { ComparisonWidget } from '../compare/widget';
 import type { IShared } from '../components/context';
 import { runsIcon } from '../icons';
-import { reveal } from '../reveal';
+import { addOnlyView, reveal } from '../reveal';
 import { IHyperpod } from '../tokens';
-import type { RunsWidget } from './widget';
 
 export const runs: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:runs',
@@ -29,25 +28,17 @@ export const runs: JupyterFrontEndPlugin<void> = {
     launcher: ILauncher | null
   ): void => {
     const { trans } = shared;
-    const tracker = new WidgetTracker<RunsWidget>({
-      namespace: 'jupyter_hyperpod-runs'
-    });
-    app.commands.addCommand(CommandIDs.openRuns, {
+    addOnlyView(app, shared, restorer, {
+      name: 'runs',
+      command: CommandIDs.openRuns,
       label: trans.__('Table of Runs'),
       caption: trans.__('All jobs of the store: sort, filter, tag, compare'),
       icon: runsIcon,
-      describedBy: { args: null },
-      execute: async () => {
-        const { RunsWidget } = await import('./widget');
-        const widget = tracker.currentWidget ?? new RunsWidget(shared);
-        return reveal(app, tracker, widget, 'Runs', { runs: true });
-      }
+      type: 'Runs',
+      target: { runs: true },
+      load: async () => (await import('./widget')).RunsWidget
     });
     launcher?.add({ command: CommandIDs.openRuns });
-    void restorer?.restore(tracker, {
-      command: CommandIDs.openRuns,
-      name: () => 'runs'
-    });
   }
 };
 

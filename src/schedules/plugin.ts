@@ -5,14 +5,12 @@ import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
-import { WidgetTracker } from '@jupyterlab/apputils';
 
 import { CommandIDs } from '../commands';
 import type { IShared } from '../components/context';
 import { schedulesIcon } from '../icons';
-import { reveal } from '../reveal';
+import { addOnlyView } from '../reveal';
 import { IHyperpod } from '../tokens';
-import type { SchedulesWidget } from './widget';
 
 export const schedules: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:schedules',
@@ -26,23 +24,15 @@ export const schedules: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null
   ): void => {
     const { trans } = shared;
-    const tracker = new WidgetTracker<SchedulesWidget>({
-      namespace: 'jupyter_hyperpod-schedules'
-    });
-    app.commands.addCommand(CommandIDs.openSchedules, {
+    addOnlyView(app, shared, restorer, {
+      name: 'schedules',
+      command: CommandIDs.openSchedules,
       label: trans.__('Schedules'),
       caption: trans.__('What runs at times of the clock: pause, run, delete'),
       icon: schedulesIcon,
-      describedBy: { args: null },
-      execute: async () => {
-        const { SchedulesWidget } = await import('./widget');
-        const widget = tracker.currentWidget ?? new SchedulesWidget(shared);
-        return reveal(app, tracker, widget, 'Schedules', { schedules: true });
-      }
-    });
-    void restorer?.restore(tracker, {
-      command: CommandIDs.openSchedules,
-      name: () => 'schedules'
+      type: 'Schedules',
+      target: { schedules: true },
+      load: async () => (await import('./widget')).SchedulesWidget
     });
   }
 };
