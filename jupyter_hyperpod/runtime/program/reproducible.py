@@ -78,9 +78,11 @@ class Reproducible:
         self._has_warned = False
         self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
+        self._ahead: dict[NewcomerCheck, int] = {}  # checksums of this step that are known before it is reduced
 
     def begins(self, step: int) -> None:
         """Step ``step + 1`` begins."""
+        self._ahead = {}
         if step % self._runs == 0:
             self._called = self._interrupted = False
 
@@ -91,11 +93,31 @@ class Reproducible:
     def interrupted(self) -> None:
         """A generation was formed in the middle of a step."""
         self._interrupted = True
+        self._ahead = {}
 
-    def computed(self, step: int, leaf: int) -> None:
+    def computed(self, plan: RecoveryPlan, step: int, leaf: int) -> None:
         """A micro-batch of step ``step + 1`` was computed for the first time."""
-        if step < self._runs and leaf == 0 and (node := self._gradients.finished.nodes.get((0, 1))) is not None:
+        if (node := self._gradients.finished.nodes.get((leaf, leaf + 1))) is None:
+            return
+        if step < self._runs and leaf == 0:
             self._first = {step: checksum(node.flats)}
+        for check in self._checks(plan, step):
+            if (plan.rank, leaf) == (check.newcomer, check.micro_batch) and check.first:
+                self._ahead[check] = checksum(node.flats)
+
+    def compute_ahead(self, plan: RecoveryPlan, step: int, compute: Compute) -> None:
+        """Compute what `compare_newcomers` needs of this member, while newcomers still compute their share.
+
+        A newcomer's first step is one for which all others wait.
+        """
+        for check in self._checks(plan, step):
+            if plan.rank == check.peer and check.first and check not in self._ahead:
+                before = self._comparison.look()
+                self._ahead[check] = self._checked(plan.rank, check, compute)
+                self._comparison.filled(before)
+
+    def _checks(self, plan: RecoveryPlan, step: int) -> tuple[NewcomerCheck, ...]:
+        return () if self._group.replica > 1 else newcomer_checks(plan, step, self._runs)
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -163,9 +185,9 @@ class Reproducible:
         Where one of the two gets another gradient when it computes that once more, its executions are returned, which
         are a matter for `Integrity`. Raises TrainingError, on all members, where both get the same again.
         """
-        if self._group.replica > 1 or not (checks := newcomer_checks(plan, step, self._runs)):
+        if not (checks := self._checks(plan, step)):
             return []
-        takes_part = any(plan.rank in (check.newcomer, check.peer) for check in checks)
+        takes_part = any(plan.rank in (check.newcomer, check.peer) and check not in self._ahead for check in checks)
         before = self._comparison.look() if takes_part else None
         shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
@@ -187,7 +209,9 @@ class Reproducible:
         if rank not in (check.newcomer, check.peer):
             return 0
         node = self._gradients.finished.nodes.get((check.micro_batch, check.micro_batch + 1))
-        return self._sum(compute, check.micro_batch) if again or node is None else checksum(node.flats)
+        if not again and (node is not None or check in self._ahead):
+            return self._ahead[check] if node is None else checksum(node.flats)
+        return self._sum(compute, check.micro_batch)
 
     def _difference(self, plan: RecoveryPlan, step: int, check: NewcomerCheck, sources: Any) -> str:
         held = self._gather(plan, self._reached(sources) if plan.rank in (check.newcomer, check.peer) else {})

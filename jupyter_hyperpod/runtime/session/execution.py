@@ -76,9 +76,11 @@ class StepExecution:
                     self._group.leave_if_asked(state.applied)
                 self._prove()
                 self._compute(loss_function)
+                compute = partial(self._execute, loss_function)
+                if self._determinism.exact:
+                    self._reproducible.compute_ahead(self._plan, state.applied, compute)
                 result = self._reduce()
                 self._compare_samples()
-                compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
                     for done in self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function):
@@ -142,7 +144,7 @@ class StepExecution:
                 self._group.touch("compute", self._state.applied)
                 began_s = time.monotonic()
                 self._execute(loss_function, leaf)
-                self._reproducible.computed(self._state.applied, leaf)
+                self._reproducible.computed(plan, self._state.applied, leaf)
                 self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:
