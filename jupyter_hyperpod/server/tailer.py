@@ -30,7 +30,7 @@ PROBE_S = 2.0
 SCAN_S = 0.05
 LOOKS = 64  # jobs that nobody follows, of which one scan looks whether somebody wrote on them
 SETTLED_S = 2.0  # a directory that changed later may change again without another time
-CALM_S = 0.1  # between two wakes for what comes with each step; all else wakes at once
+CALM_S = 0.05  # between two wakes for what comes with each step; all else wakes at once
 CALM = frozenset({"step.committed", "metric.logged", "output.written"})
 JOIN_S = 10.0
 

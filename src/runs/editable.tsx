@@ -11,6 +11,7 @@ export function EditableCell(props: {
   children: React.ReactNode;
 }): JSX.Element {
   const [text, setText] = React.useState<string | null>(null);
+  const [hasIcon, setHasIcon] = React.useState(false); // an icon in every row would make the table slow
   const button = React.useRef<HTMLButtonElement>(null);
   const back = React.useRef(false);
   React.useEffect(() => {
@@ -28,10 +29,12 @@ export function EditableCell(props: {
         aria-label={`${props.label}: ${props.value || '–'}`}
         title={props.value || props.hint}
         tabIndex={props.focusable ? 0 : -1}
+        onPointerEnter={() => setHasIcon(true)}
+        onFocus={() => setHasIcon(true)}
         onClick={() => setText(props.value)}
       >
         {props.children}
-        <editIcon.react tag="span" elementSize="small" />
+        {hasIcon && <editIcon.react tag="span" elementSize="small" />}
       </button>
     );
   }

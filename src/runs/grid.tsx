@@ -13,7 +13,9 @@ import type { IIndexed } from './filter';
 const ROW = 30;
 const HEAD = 32;
 /** Rows beyond the edges, so that scrolling shows no gap. */
-const OVERSCAN = 10;
+const OVERSCAN = 5;
+/** Scrolling by fewer rows than these draws nothing anew. */
+const STEP = 5;
 const TICK = 36;
 
 export interface IOrder {
@@ -165,7 +167,7 @@ function useWindow(
   React.useLayoutEffect(() => {
     const host = box.current!;
     const look = () => {
-      const step = ROW * OVERSCAN;
+      const step = ROW * STEP;
       const top = Math.floor(host.scrollTop / step) * step;
       const height = host.clientHeight || 800;
       setPlace(before =>
@@ -184,7 +186,7 @@ function useWindow(
     };
   }, [box]);
   const first = Math.max(0, Math.floor(place.top / ROW) - OVERSCAN);
-  const last = Math.ceil((place.top + place.height) / ROW) + 2 * OVERSCAN;
+  const last = Math.ceil((place.top + place.height) / ROW) + OVERSCAN + STEP;
   return { first: Math.min(first, count), last: Math.min(last, count) };
 }
 
