@@ -11,14 +11,33 @@ from torch.nn import functional as F
 from ..recipes.config import DecoderConfig
 from ..recipes.decoder import Attention, Block, Decoder, rotary, rotate
 
+COLD = 1e-5  # a temperature below this takes the likeliest: divided by less, scores leave the numbers that there are
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw a token: ``temperature`` 0 takes the likeliest; ``top_p`` draws from the likeliest that sum to it."""
+    """How to draw a token: ``temperature`` 0 takes the likeliest. ``top_k`` (0: all) of the likeliest, then those
+    that sum to ``top_p``, none that is less likely than ``min_p`` times the likeliest.
+
+    ``logit_bias`` is added to the scores of its tokens. The penalties lower those of tokens that were drawn before:
+    once, by how often, and by a factor, which is for tokens of the prompt, too.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether scores are changed before a token is drawn."""
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
+        return bool(self.logit_bias) or penalties != (0, 0, 1)
 
 
 @dataclass(slots=True)
@@ -84,15 +103,53 @@ def _attend(
     return out
 
 
+class Adjustment:
+    """What a request adds to the scores of tokens: its bias, then the penalties, in the order of vLLM.
+
+    With c times that a token was drawn, OpenAI's formula takes ``c * frequency_penalty`` from its score, and
+    ``presence_penalty`` where c is not 0.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: list[int], vocabulary: int, device: torch.device) -> None:
+        self._sampling = sampling
+        self._drawn = torch.zeros(vocabulary, device=device)
+        self._said = torch.zeros(vocabulary, dtype=torch.bool, device=device)  # in the prompt, or drawn
+        self._said[torch.tensor(prompt, dtype=torch.int64, device=device)] = True
+        self._bias = torch.zeros(vocabulary, device=device)
+        for token, bias in sampling.logit_bias:
+            self._bias[token] = bias
+
+    @torch.inference_mode()
+    def of(self, scores: torch.Tensor) -> torch.Tensor:
+        """The scores ``(vocab_size,)`` from which the next token is drawn."""
+        scores, factor = scores.float() + self._bias, self._sampling.repetition_penalty
+        if factor != 1:
+            scores = torch.where(self._said, torch.where(scores > 0, scores / factor, scores * factor), scores)
+        scores = scores - self._sampling.frequency_penalty * self._drawn
+        return scores - self._sampling.presence_penalty * (self._drawn > 0)
+
+    def drew(self, token: int) -> None:
+        """Count a token."""
+        self._drawn[token] += 1
+        self._said[token] = True
+
+
 @torch.inference_mode()
 def draw(scores: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Draw a token from its scores ``(vocab_size,)``."""
-    if sampling.temperature <= 0:
+    """Draw a token from its scores ``(vocab_size,)``, as they are after `Adjustment`."""
+    if sampling.temperature < COLD:
         return int(scores.argmax())
-    chances = (scores.float() / sampling.temperature).softmax(dim=-1)
+    scores = scores.float() / sampling.temperature
+    if sampling.min_p:
+        chances = scores.softmax(dim=-1)
+        scores = scores.masked_fill(chances < sampling.min_p * chances.max(), -torch.inf)
+    if 0 < sampling.top_k < scores.shape[0]:
+        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[-1], -torch.inf)
+    chances = scores.softmax(dim=-1)
     if sampling.top_p < 1:
         ordered, names = chances.sort(descending=True)
-        ordered[ordered.cumsum(0) - ordered > sampling.top_p] = 0.0
+        before = ordered.cumsum(0) - ordered
+        ordered[1:][before[1:] >= sampling.top_p] = 0.0
         chances = torch.zeros_like(chances).scatter_(0, names, ordered)
     return int(torch.multinomial(chances, 1, generator=generator))
 
@@ -103,8 +160,12 @@ def generate(model: Decoder, prompt: list[int], most: int, sampling: Sampling) -
     generator = torch.Generator(device).manual_seed(sampling.seed)
     cache = Cache.of(model, len(prompt) + most)
     tokens = torch.tensor(prompt, dtype=torch.int64, device=device)
+    adjustment = Adjustment(sampling, prompt, model.config.vocab_size, device) if sampling.adjusts else None
     for _ in range(most):
-        token = draw(read(model, tokens, cache), sampling, generator)
+        scores = read(model, tokens, cache)
+        token = draw(scores if adjustment is None else adjustment.of(scores), sampling, generator)
+        if adjustment is not None:
+            adjustment.drew(token)
         yield token
         tokens = torch.tensor([token], dtype=torch.int64, device=device)
 

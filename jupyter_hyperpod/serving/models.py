@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import json
 import linecache
+import math
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..core.errors import LoaderError, SpecError, UserError
+from ..core.errors import LoaderError, SpecError
 from ..core.spec import MODEL_VARIABLE
 from ..loader.model import load_model
 from ..loader.read.sources import Opener
@@ -28,7 +29,8 @@ from ..mounts.table import known_mounts, resolve_url
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
-from . import model_identity
+from . import completion_options, model_identity
+from .completion_options import InvalidRequest
 from .context import Site
 from .generate import Sampling, check_prompt, generate
 
@@ -38,10 +40,6 @@ BYTES = 256  # a decoder with fewer entries in its vocabulary cannot read bytes
 MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
 Report = Callable[[int, int], None]
 Enter = Callable[[str], None]
-
-
-class InvalidRequest(UserError):
-    """A request that cannot be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +161,8 @@ class Completions:
 
     def _read(self, task: Task) -> tuple[list[int], int, Sampling, list[str]]:
         body = task.body
-        for name, plain in (("n", 1), ("best_of", 1), ("echo", False), ("suffix", None), ("logprobs", None)):
-            if body.get(name, plain) not in (plain, None):
-                raise InvalidRequest(f"{name} is {body[name]!r}; this endpoint only knows {plain!r}")
+        completion_options.check_known(body)
+        completion_options.wants_usage(body)
         prompt, vocabulary = body.get("prompt"), self._model.config.vocab_size
         if isinstance(prompt, str):
             if vocabulary < BYTES:
@@ -175,22 +172,18 @@ class Completions:
             prompt = list(prompt.encode())
         if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
             raise InvalidRequest("prompt must be text or a list of token ids")
-        most = _number(body, "max_tokens", DEFAULT_TOKENS, 1, MAX_TOKENS, int)
+        most = completion_options.number(body, "max_tokens", DEFAULT_TOKENS, 1, MAX_TOKENS, int)
         if problem := check_prompt(self._model.config, prompt, most):
             raise InvalidRequest(problem)
-        seed = _number(body, "seed", _seed(task.request_id), 0, 2**63 - 1, int)
-        sampling = Sampling(_number(body, "temperature", 1.0, 0, 100), _number(body, "top_p", 1.0, 0, 1), seed)
-        stop = body.get("stop") or []
-        stops = [stop] if isinstance(stop, str) else stop
-        if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
-            raise InvalidRequest("stop must be text or a list of texts")
-        return prompt, most, sampling, stops
+        sampling = completion_options.sampling(body, vocabulary, _seed(task.request_id))
+        return prompt, most, sampling, completion_options.stops(body)
 
     def _generate(
         self, task: Task, prompt: list[int], most: int, sampling: Sampling, stops: list[str]
     ) -> Iterator[dict[str, Any]]:
         text, spoken = codecs.getincrementaldecoder("utf-8")("replace"), Until(stops)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": 0, "total_tokens": len(prompt)}
+        apart = completion_options.wants_usage(task.body)
         for count, token in enumerate(generate(self._model, prompt, most, sampling), 1):
             last = count == most
             said = spoken.say(text.decode(bytes([token]) if token < BYTES else b"", last), last)
@@ -198,8 +191,11 @@ class Completions:
             usage = usage | {"completion_tokens": count, "total_tokens": len(prompt) + count}
             choice = {"text": said, "token_ids": [token], "index": 0, "logprobs": None, "finish_reason": reason}
             facts = {"id": f"cmpl-{task.request_id}", "object": "text_completion", "created": task.created}
-            yield facts | {"model": self._name, "choices": [choice]} | ({"usage": usage} if reason else {})
+            facts |= {"model": self._name}
+            yield facts | {"choices": [choice]} | ({"usage": None} if apart else {"usage": usage} if reason else {})
             if reason:
+                if apart:
+                    yield facts | {"choices": [], "usage": usage}
                 return
 
 
@@ -269,15 +265,29 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _number(body: Mapping[str, Any], name: str, default: Any, low: float, high: float, kind: type = float) -> Any:
-    value = body.get(name)
-    if value is None:
-        return default
-    fits = isinstance(value, int) if kind is int else isinstance(value, (int, float))
-    if isinstance(value, bool) or not fits or not low <= value <= high:
-        what = "a whole number" if kind is int else "a number"
-        raise InvalidRequest(f"{name} is {str(value)[:40]}; expected {what} from {low} to {high}")
-    return value
+def as_json(answer: Mapping[str, Any]) -> str:
+    """An answer as JSON, in ASCII. Raises ValueError, which names the place, for a number that JSON does not have."""
+    try:
+        return json.dumps(answer, allow_nan=False)
+    except ValueError:
+        found = next(_not_finite(answer, ""), None)
+        if found is None:
+            raise
+    place, value = found
+    name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    raise ValueError(f"{place} is {name}, which JSON cannot hold; return None, or a text, in its place")
+
+
+def _not_finite(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    """Where there are numbers that JSON does not have: ``outputs['y'][3]``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{place}[{key!r}]" if place else str(key))
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield from _not_finite(item, f"{place}[{at}]")
 
 
 def _seed(request_id: str) -> int:
