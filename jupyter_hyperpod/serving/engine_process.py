@@ -17,12 +17,13 @@ from ..core.errors import HyperpodError
 from ..core.spec import EngineSpec
 from ..policy.serving import engine_patience_s
 from ..system.addresses import is_exposed
-from ..system.processes import Activity, Identity, activity, descendants, identify, signal_group
+from ..system.processes import Activity, Identity, activity, adopt_orphans, descendants, identify, signal_group
 from .context import HOST
 
 KEEPER = "jupyter_hyperpod.serving.engine_keeper"
 POLL_S, WATCH_S = 0.1, 1.0
 ASK_S = 5.0
+ORPHANS_S = 10.0  # for the end of processes that were sent SIGKILL
 TAIL_BYTES, TAIL_LINES = 8192, 6
 UNKNOWN = (404, 405, 501)  # an engine without this path
 
@@ -45,6 +46,7 @@ class EngineProcess:
 
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises EngineFailed."""
+        adopt_orphans()  # what a keeper leaves that is killed
         self._keeper = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", KEEPER, *self._command),
             stdin=asyncio.subprocess.PIPE,
@@ -111,7 +113,18 @@ class EngineProcess:
             keeper.stdin.close()
             await keeper.wait()
             signal_group(self._leader, signal.SIGKILL)  # where the keeper itself was killed
+            await self._end_orphans()
         self._client.close()
+
+    async def _end_orphans(self) -> None:
+        """End what has left the engine's session, where the keeper was killed: its parent is this process then."""
+        deadline_s = time.monotonic() + ORPHANS_S
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline_s:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(POLL_S)
+        _reap()
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not longer than the process runs."""
@@ -151,6 +164,13 @@ class EngineProcess:
         except OSError:
             lines = []
         return f"its last lines: {' | '.join(lines[-TAIL_LINES:])}" if lines else "it has written nothing"
+
+
+def _reap() -> None:
+    """Collect what has ended of adopted processes; nobody waits for a child of this process any more."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,37 @@ def test_an_engine_answers_through_the_gateway_and_leaves_nothing(
     jobs.stop(found.store, found.job_id)
     jobs.wait(found.store, found.job_id, timeout_s=30)
     eventually(lambda: not [pid for pid in left if alive(pid)], 20)
+
+
+KEEPER_KILLED = """
+import asyncio, json, os, signal, sys
+from jupyter_hyperpod.core.spec import EngineSpec
+from jupyter_hyperpod.serving.engine_process import EngineProcess, free_port
+from jupyter_hyperpod.system.processes import descendants
+
+async def run():
+    port = free_port()
+    command = [word.replace("PORT", str(port)) for word in sys.argv[1:]]
+    engine = EngineProcess(EngineSpec("e", ("x", "{port}")), command, port, os.environ)
+    await engine.start()
+    begun = descendants(os.getpid())
+    os.kill(begun[0], signal.SIGKILL)
+    how = await engine.watch()
+    await engine.end(at_once=True)
+    print(json.dumps([how, begun, descendants(os.getpid())]))
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.quick
+def test_an_engine_whose_keeper_is_killed_leaves_nothing(weights: Path) -> None:
+    """Its helper has a session of its own, so that no signal to a group reaches it."""
+    words = [sys.executable, str(SERVER), str(weights), "--port", "PORT", "--helper"]
+    done = subprocess.run([sys.executable, "-c", KEEPER_KILLED, *words], capture_output=True, text=True, timeout=50)
+    how, begun, left = json.loads(done.stdout)
+    assert how == "was ended by SIGKILL" or "ended with status" in how, done.stderr
+    assert len(begun) == 3 and left == [] and not [pid for pid in begun if alive(pid)]
 
 
 def test_replicas_and_engines_are_killed_and_no_request_is_lost(serve: Serve, weights: Path, eventually: Wait) -> None:
