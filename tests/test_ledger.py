@@ -13,9 +13,9 @@ from jupyter_hyperpod.backends.types import BASE, Element
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
-from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.storage.store import ENDPOINT_FILE, Store
 from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving
-from jupyter_hyperpod.supervisor.entry import ENDPOINT, JobEntry
+from jupyter_hyperpod.supervisor.entry import JobEntry
 from jupyter_hyperpod.supervisor.ledger import Ledger
 
 
@@ -52,7 +52,7 @@ class Books:
         self.journal.append("member.lost", record)
 
     def coordinate(self) -> None:
-        (self.entry.job.path / ENDPOINT).write_text("{}")
+        (self.entry.job.path / ENDPOINT_FILE).write_text("{}")
 
     @property
     def silent(self) -> dict[str, float]:

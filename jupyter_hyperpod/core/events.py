@@ -18,6 +18,7 @@ from .people import asked_by
 from .spec import HIDDEN
 
 VERSION = 1
+GATEWAY = "gateway"  # the writer of a deployment's events, and the place to which its replicas connect
 
 # kind -> fields that must be present in `data`
 EVENT_FIELDS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import ClusterError
 from ..core.spec import TURN_VARIABLE, JobSpec
-from ..storage.store import JobStore
+from ..storage.store import ENDPOINT_FILE, JobStore
 from ..system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK, own_address
 
 COORDINATOR_S, COORDINATOR_POLL_S = 600.0, 0.02
@@ -58,7 +58,7 @@ class Context:
     @property
     def endpoint_file(self) -> Path:
         """The file with the coordinator's address."""
-        return self.job.path / "coordinator.json"
+        return self.job.path / ENDPOINT_FILE
 
     def bind_address(self) -> str:
         """The address at which others reach this process: $HYPERPOD_BIND, else loopback.

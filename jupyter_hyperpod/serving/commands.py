@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from ..core.events import Command, done
+from ..core.events import GATEWAY, Command, done
 from ..core.units import plural
 from .deployment import Deployment
-from .replica_manager import WRITER
 
 SUPERVISOR = "supervisor"
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
@@ -31,7 +30,7 @@ def obey_all(deployment: Deployment) -> None:
 
 
 def _obey(deployment: Deployment, command: Command) -> None:
-    if command.writer.startswith(f"{WRITER}.") or (command.kind == "fault" and command.data["rank"] is None):
+    if command.writer.startswith(f"{GATEWAY}.") or (command.kind == "fault" and command.data["rank"] is None):
         return  # a command of this gateway, or a fault of a node, which the supervisor handles
     try:
         ok, reason = _carry_out(deployment, command)
@@ -67,6 +66,7 @@ def _break(deployment: Deployment, fault: str, rank: int) -> tuple[bool, str]:
     if fault not in SIGNALS:
         return False, f"{fault} is for training; a replica can be broken by {' or '.join(SIGNALS)}"
     replica = ready[rank]
+    replica.told_to_break = True
     injected = {"fault": fault, "node": replica.node, "rank": rank, "member": replica.name}
     deployment.journal.write("fault.injected", injected)
     if replica.here:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import ssl
 from dataclasses import dataclass
@@ -13,13 +12,14 @@ from typing import Any
 
 from ..core.errors import ClusterError, SpecError
 from ..core.spec import TURN_VARIABLE, JobSpec, ServeSpec
-from ..storage.store import JobStore
+from ..storage import endpoint
+from ..storage.endpoint import Endpoint
+from ..storage.store import ENDPOINT_FILE, JobStore
 from ..system.addresses import BIND_VARIABLE, LOOPBACK, is_loopback, own_address
 from ..system.encryption import BETWEEN_HOSTS, encryption_context, encryption_mode
 
 HOST_VARIABLE, HOST = BIND_VARIABLE, LOOPBACK
 REPLICA_PATH = "/-/replica"
-GATEWAY = "gateway"  # as a place to which replicas connect
 AUTHORIZATION = "Authorization"
 REQUEST_LIMIT_BYTES, ANSWER_LIMIT_BYTES = 16 << 20, 64 << 20
 REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
@@ -83,15 +83,14 @@ class Site:
     @property
     def endpoint_file(self) -> Path:
         """The file with the gateway's address; the supervisor sees by its changes that the gateway is alive."""
-        return self.job.path / "coordinator.json"
+        return self.job.path / ENDPOINT_FILE
 
-    def endpoint(self) -> dict[str, Any]:
-        """The content of the gateway's endpoint file; empty where it cannot be read."""
+    def endpoint(self) -> Endpoint | None:
+        """Where the newest gateway listens; None where there is none, or the deployment has ended."""
         try:
-            found = json.loads(self.endpoint_file.read_text())
+            return endpoint.read(self.endpoint_file)
         except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            return None
 
     def pass_between(self) -> str:
         """The token between gateway and replicas, which differs from the clients' token."""

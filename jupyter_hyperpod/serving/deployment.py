@@ -7,6 +7,7 @@ import secrets
 import time
 from typing import Any
 
+from ..core.events import GATEWAY
 from ..core.views import View
 from ..storage.folded import FoldedJournal
 from ..storage.host_lease import this_host
@@ -19,7 +20,7 @@ from .context import Site, bearer
 from .counters import RequestCounts
 from .pool import PooledReplica, ReplicaPool
 from .relay import ClientRequest, Relay
-from .replica_manager import WRITER, ReplicaManager
+from .replica_manager import ReplicaManager
 
 OTHER_MODEL = (
     "{replica} has loaded another model than {first}: what is at {model} has changed since the deployment began, so "
@@ -34,14 +35,16 @@ class Deployment:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.journal = JournalWriter(site.job.events, WRITER)
+        self.journal = JournalWriter(site.job.events, GATEWAY)
         view = FoldedJournal(site.job).catch_up()
         self.pool = ReplicaPool(site.serve.slots, site.serve.queue)
         self.ledger = RequestCounts()
         self.key = site.pass_between()
         self.replicas = ReplicaManager(site, self.pool, self.journal, view)
         self.token = bearer(_token(site))
-        self.relay = Relay(self.pool, self.ledger, self.key, site.serve.request_timeout_s, self.replicas.answered)
+        self.relay = Relay(
+            self.pool, self.ledger, self.key, site.serve.request_timeout_s, self.replicas.answered, self.warn
+        )
         self.state: str = view["state"]
         self.opened_s = int(time.time())
         self.ending: tuple[str, str] | None = None
@@ -75,8 +78,11 @@ class Deployment:
             self._models[replica.name] = replica.model
             first, model = next(iter(self._models.items()))
             if model != replica.model:
-                text = OTHER_MODEL.format(replica=replica.name, first=first, model=self.site.serve.model)
-                self.journal.write("warning.raised", {"text": text})
+                self.warn(OTHER_MODEL.format(replica=replica.name, first=first, model=self.site.serve.model))
+
+    def warn(self, text: str) -> None:
+        """Journal a warning of the deployment."""
+        self.journal.write("warning.raised", {"text": text})
 
     def judge(self) -> None:
         """Journal the state of the deployment where it has changed."""

@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..core.events import GATEWAY
 from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
 from ..storage.host_lease import this_host
 from ..system.addresses import port_error, port_problem
 from . import commands, routes
-from .context import GATEWAY, HOST, Site, shows
+from .context import HOST, Site, shows
 from .deployment import Deployment
 from .http_server import GuardedServer
 
@@ -102,7 +103,7 @@ class Gateway:
         encryption = self.site.encryption(host, GATEWAY, calls=False)
         apart = encryption is not None or host != HOST
         wanted = self.site.serve.port
-        known = before.get("clients") or before.get("port", 0)
+        known = (before.clients or before.port) if before else 0
         deadline_s = time.monotonic() + (PORT_WAIT_S if known else 0.0)
         while wanted and (problem := self._problem(known or wanted)):
             if time.monotonic() > deadline_s:
@@ -114,7 +115,7 @@ class Gateway:
         clients = port = sockets[0].getsockname()[1]
         self._listen(sockets)
         if apart:
-            sockets = _listening(host, before.get("port", 0), 0)
+            sockets = _listening(host, before.port if before else 0, 0)
             port = sockets[0].getsockname()[1]
             self._listen(sockets, encryption)
         self._endpoint.announce(host, port, clients)

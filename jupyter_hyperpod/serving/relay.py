@@ -4,6 +4,9 @@ An answer is a function of the request and its id, so a request may be sent agai
 complete. If a replica dies during a stream, another one computes the answer again; the part that the client already has
 is compared and left out. Of an engine nobody knows whether another one would say the same, so a stream of it that was
 begun ends with an error.
+
+Many requests are in progress when a replica dies, and one of them may be the cause. All are sent again. Those that have
+lost two replicas get one for themselves: whoever loses that is the cause, and takes no further one with it.
 """
 
 from __future__ import annotations
@@ -22,13 +25,24 @@ from .context import AUTHORIZATION, CREATED, FROM_ENGINE, REQUEST_ID, STREAM
 from .counters import RequestCounts
 from .pool import PooledReplica, QueueFull, ReplicaPool
 
-BREAKS = 5  # a request that was in progress when this many replicas died may be the cause
+SUSPECT = 2  # a request that was in progress when this many replicas died may be the cause: it is answered alone
+BREAKS = 5  # no request costs more replicas than this
+BLAMED_S = 60.0  # for how long a request that was the cause is refused: clients repeat what got no answer
 PAUSE_S = 0.05
 KEPT, KEPT_S, KEPT_BYTES = 1024, 60.0, 1 << 20
 JSON = "application/json"
 CUT = (
     "the stream was cut: the replica that answered was lost, and another one might continue it differently. What "
     "has come is the beginning of the answer only; ask again"
+)
+BLAMED = (
+    "{count} replicas ended or broke off while they answered this request, the last one while it answered nothing else "
+    "({names}). It is not sent to another one, and the same request is refused for the next {seconds:.0f} s; the log "
+    "of the deployment says how they ended"
+)
+REFUSED = (
+    "{count} replicas ended or broke off while they answered the same request shortly before, so it is sent to none; "
+    "it may be asked again in {seconds:.0f} s"
 )
 
 
@@ -83,6 +97,7 @@ class _Incoming:
         self.status = 0
         self.streamed = False
         self.of_engine = False
+        self.alone = False  # the replica broke off, and was answering nothing else
         self.content_type = JSON
         self.body = bytearray()
         self._request, self._passed = request, passed
@@ -128,7 +143,10 @@ class _Known:
 
 
 class Relay:
-    """Sends requests to replicas; ``key`` authenticates the gateway, ``answered`` is called with the replica."""
+    """Sends requests to replicas; ``key`` authenticates the gateway.
+
+    ``answered`` is called with the replica, ``warn`` with a sentence where a request ends replicas.
+    """
 
     def __init__(
         self,
@@ -137,9 +155,11 @@ class Relay:
         key: str,
         timeout_s: float,
         answered: Callable[[PooledReplica], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._pool, self._ledger, self._key, self._timeout_s = pool, ledger, key, timeout_s
-        self._answered = answered
+        self._answered, self._warn = answered, warn
+        self._blamed: dict[bytes, tuple[float, int]] = {}  # what was the cause: until when, and how many replicas
         self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
 
     async def answer(self, request: ClientRequest) -> ReplicaResponse:
@@ -212,21 +232,26 @@ class Relay:
     async def _persist(self, request: ClientRequest) -> ReplicaResponse:
         """Send the request until it is answered."""
         avoid: set[str] = set()
-        passed, breaks = _Passed(), 0
+        passed, lost = _Passed(), list[str]()
         while True:
-            replica = await self._pool.take(avoid, again=bool(avoid))
+            self._refuse_blamed(request)
+            replica = await self._pool.take(avoid, again=bool(avoid), alone=len(lost) >= SUSPECT)
             incoming, whole = _Incoming(request, passed), False
             try:
                 await self._send(replica, request, incoming)
                 whole = True
             except ReplicaBroken as error:
-                breaks += error.sent
+                if error.sent and not replica.leaves:
+                    lost.append(replica.name)
                 if passed.length and not request.repeatable:
                     raise Unanswered(502, CUT) from error
-                if breaks >= BREAKS:
-                    raise Unanswered(502, f"{breaks} replicas were lost while they answered: {error}") from error
+                if len(lost) >= SUSPECT and incoming.alone:
+                    raise self._blame(request, lost) from error
+                if len(lost) >= BREAKS:
+                    raise Unanswered(502, f"{len(lost)} replicas were lost while they answered: {error}") from error
             if whole and (incoming.status != 503 or incoming.of_engine):
                 self._answered(replica)
+                replica.broken = 0
                 return ReplicaResponse(incoming.status, bytes(incoming.body), incoming.streamed, incoming.content_type)
             self._ledger.retried += 1
             await asyncio.sleep(PAUSE_S if whole or replica.name in avoid else 0)
@@ -237,5 +262,25 @@ class Relay:
         try:
             headers = request.headers(self._key)
             await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece, request.method)
+        except ReplicaBroken as error:
+            incoming.alone = replica.outstanding == 1 and not replica.broken
+            replica.broken += error.sent
+            raise
         finally:
             self._pool.give(replica)
+
+    def _blame(self, request: ClientRequest, lost: list[str]) -> Unanswered:
+        """A request has ended replicas: what its client is told."""
+        now_s = time.monotonic()
+        self._blamed = {body: known for body, known in self._blamed.items() if known[0] > now_s}
+        self._blamed[request.identity[1]] = now_s + BLAMED_S, len(lost)
+        text = BLAMED.format(count=len(lost), names=", ".join(lost), seconds=BLAMED_S)
+        self._warn(f"request {request.request_id}, {request.method} {request.path}: {text}")
+        return Unanswered(502, text)
+
+    def _refuse_blamed(self, request: ClientRequest) -> None:
+        if not self._blamed:
+            return
+        until_s, count = self._blamed.get(request.identity[1], (0.0, 0))
+        if (left_s := until_s - time.monotonic()) > 0:
+            raise Unanswered(502, REFUSED.format(count=count, seconds=left_s))

@@ -23,6 +23,7 @@ from tornado.web import Application
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
 from ..core.errors import TrainingError
+from ..core.events import GATEWAY
 from ..storage import endpoint
 from ..storage.endpoint import Endpoint
 from ..storage.environment import begin_with, go_on_with
@@ -32,7 +33,6 @@ from .context import (
     AUTHORIZATION,
     CREATED,
     ENGINE_PATHS,
-    GATEWAY,
     HOST,
     MODELS_PATH,
     REPLICA_PATH,
@@ -205,6 +205,10 @@ class ServingReplica:
             for task in (reading, telling, replaced):
                 task.cancel()
             link.close()
+            ended = await asyncio.gather(reading, telling, replaced, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                print(f"{self.name}: the connection to the gateway ended with {error!r}", file=sys.stderr, flush=True)
 
     async def _obey(self, link: WebSocketClientConnection) -> None:
         while (message := await link.read_message()) is not None:
@@ -289,7 +293,8 @@ class _Answer(JsonHandler):
             await self._answer(served)
 
     async def _answer(self, served: Served) -> None:
-        from .models import InvalidRequest, new_task
+        from .completion_options import InvalidRequest
+        from .models import new_task
 
         headers = self.request.headers
         try:
@@ -308,17 +313,21 @@ class _Answer(JsonHandler):
                 self.refuse(500, f"{type(error).__name__}: {error}")
 
     async def _whole(self, served: Served, pieces: Any) -> None:
-        answer = json.dumps(served.whole([piece async for piece in self.replica.compute.run(pieces)]))
-        if len(answer) > ANSWER_LIMIT_BYTES:  # json.dumps writes ASCII
+        from .models import as_json
+
+        answer = as_json(served.whole([piece async for piece in self.replica.compute.run(pieces)]))
+        if len(answer) > ANSWER_LIMIT_BYTES:
             limit = f"the limit is {ANSWER_LIMIT_BYTES >> 20} MiB"
             self.refuse(500, f"the answer is {len(answer) / 2**20:.0f} MiB of JSON; {limit}: answer less, or a URL")
         else:
             self.finish(answer)
 
     async def _stream(self, task: Task, pieces: Any) -> None:
+        from .models import as_json
+
         self.set_header("Content-Type", "text/event-stream")
         async for piece in self.replica.compute.run(pieces):
-            self.write(f"data: {json.dumps(piece)}\n\n")
+            self.write(f"data: {as_json(piece)}\n\n")
             await self.flush()
         self.finish("data: [DONE]\n\n")
 

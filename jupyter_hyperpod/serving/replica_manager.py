@@ -19,6 +19,7 @@ from typing import Any
 
 from tornado.websocket import WebSocketHandler
 
+from ..core.events import GATEWAY
 from ..core.views import View
 from ..policy.membership import SILENT
 from ..policy.serving import SILENT_S, Limits, LoadReading, decide, leave, patience_s, retire
@@ -32,7 +33,6 @@ from .pool import PooledReplica, ReplicaPool
 AWAY_S = 1.0
 RETURN_S = 10.0  # a replica finds another gateway within a few seconds, on slow storage too
 STARTING_S = 5.0  # a replica that is being started is known by then
-WRITER = "gateway"
 NONE_NEEDED = "no replica; the next request starts one"
 
 
@@ -81,7 +81,7 @@ class ReplicaManager:
             self._journal.write(
                 "decision.made", {"policy": "serving", "value": decision.value, "reason": decision.reason}
             )
-            with command_writer(self._site.job.commands, WRITER) as commands:
+            with command_writer(self._site.job.commands, GATEWAY) as commands:
                 commands.append("scale", {"target": decision.value})
             self.cap = None
             self._want(decision.value, time.time())

@@ -25,7 +25,7 @@ class Replaced(HyperpodError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a coordinator listens; ``turn`` is 0 for those of earlier versions.
+    """Where a coordinator listens; ``turn`` is 0 for those of earlier versions. ``clients``: a gateway's port for them.
 
     ``elsewhere``: on another machine, at an address that is this machine's own there, so it cannot be reached.
     """
@@ -34,6 +34,7 @@ class Endpoint:
     port: int
     turn: int
     elsewhere: bool = False
+    clients: int = 0
 
 
 def read(path: Path) -> Endpoint | None:
@@ -44,7 +45,7 @@ def read(path: Path) -> Endpoint | None:
     try:
         host, machine = str(found["host"]), str(found.get("machine", ""))
         elsewhere = host == LOOPBACK and machine not in ("", this_machine())
-        return Endpoint(host, int(found["port"]), int(found.get("turn", 0)), elsewhere)
+        return Endpoint(host, int(found["port"]), int(found.get("turn", 0)), elsewhere, int(found.get("clients", 0)))
     except (LookupError, TypeError) as error:
         raise ValueError(f"{path} names no coordinator: {error!r}") from error
 

@@ -51,6 +51,7 @@ ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
 CELLS_KEPT_S = 3600.0
+ENDPOINT_FILE = "coordinator.json"  # in a job's directory: where its head listens (`storage.endpoint`)
 ENDED_MARK = "ended"  # the file by which a job's supervisor marks that it has settled the job's end
 NOTEBOOK_DIGEST = "notebook_digest"  # in the origin of a job: its notebook is stored as cells are
 DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone

@@ -19,14 +19,13 @@ from ..storage.environment import UNRESOLVED
 from ..storage.journal import command_writer, follow_commands
 from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
-from ..storage.store import ENDED_MARK, JobStore, Store
+from ..storage.store import ENDED_MARK, ENDPOINT_FILE, JobStore, Store
 from ..system.diagnostics import note
 from .coordinator_watchdog import CoordinatorHeartbeat
 from .launch import launch_plan
 from .reconcile import JobFacts, ProcessFailures
 
-WRITER, COORDINATOR, GATEWAY = "supervisor", "coordinator", "gateway"
-ENDPOINT = "coordinator.json"
+WRITER, COORDINATOR = "supervisor", "coordinator"
 STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12
 REPLICA_QUICK_LIMIT = 15  # their pauses are longer than it takes another replica to count as standing
@@ -58,7 +57,7 @@ class JobEntry:
         self.head = ProcessFailures()
         self.agents = ProcessFailures()
         self.said = ""
-        self.heartbeat = CoordinatorHeartbeat(job.path / ENDPOINT)
+        self.heartbeat = CoordinatorHeartbeat(job.path / ENDPOINT_FILE)
         self.head_pid = 0
         self.standstill = ""  # why its coordinator is being ended
         self.lost_head: ExitReport | None = None  # the journal may tell that it ended the job first

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from ..backends.base import Scheduler
 from ..backends.types import Element, ElementPhase
+from ..core.events import GATEWAY
 from ..policy.membership import NODE_GONE
 from ..storage.journal_search import Search, read_kinds
-from ..storage.store import write_private
-from .entry import COORDINATOR, ENDPOINT, GATEWAY, WRITER, JobEntry
+from ..storage.store import ENDPOINT_FILE, write_private
+from .entry import COORDINATOR, WRITER, JobEntry
 from .reconcile import QUICK_LIMIT
 
 FAILED_STARTS = 2  # once can be chance
@@ -165,7 +166,7 @@ class Ledger:
             # submitted by an earlier supervisor that could not record it any more
             mine = [element for element in elements if element.batch == batch]
             self.record(batch, mine[0].part, self._count(batch, {element.name for element in mine}))
-        if self._open_s is None and (self._entry.job.path / ENDPOINT).exists():
+        if self._open_s is None and (self._entry.job.path / ENDPOINT_FILE).exists():
             self._open_s = now_s
         for element in elements:
             self._note(element, now_s)

@@ -39,7 +39,7 @@ def test_a_completion_as_openai_clients_read_it(chat: Deployment) -> None:
 
 
 def test_token_ids_are_a_prompt_too(chat: Deployment) -> None:
-    by_text, by_ids = (chat.complete(prompt, seed=3, request_id="") for prompt in ("hello", list(b"hello")))
+    by_text, by_ids = (chat.complete(prompt, seed=3) for prompt in ("hello", list(b"hello")))
     assert by_text.json()["choices"] == by_ids.json()["choices"]
 
 
@@ -59,6 +59,24 @@ def test_the_text_ends_before_a_stop(chat: Deployment) -> None:
     stop = text[10:12]
     found = chat.complete("once", max_tokens=30, seed=4, stop=[stop]).json()["choices"][0]
     assert found["text"] == text[: text.index(stop)] and found["finish_reason"] == "stop"
+
+
+def test_a_bias_and_penalties_decide_what_is_said(chat: Deployment) -> None:
+    found = chat.complete("once", max_tokens=6, seed=4, logit_bias={"65": 100}).json()["choices"][0]
+    assert found["text"] == "AAAAAA"
+    greedy = {"max_tokens": 30, "temperature": 0}
+    plain, penalized = (
+        chat.complete("once", **greedy, **more).json()["choices"][0]["token_ids"]
+        for more in ({}, {"frequency_penalty": 2, "presence_penalty": 2})
+    )
+    assert len({*plain}) < len({*penalized})
+
+
+def test_the_last_piece_of_a_stream_counts_where_that_is_asked_for(chat: Deployment) -> None:
+    found = chat.complete("once", stream=True, stream_options={"include_usage": True})
+    *pieces, last, done = [line.removeprefix("data: ") for line in found.content.decode().split("\n\n") if line]
+    assert done == "[DONE]" and {json.loads(piece)["usage"] for piece in pieces} == {None}
+    assert json.loads(last)["choices"] == [] and json.loads(last)["usage"]["completion_tokens"] == 4
 
 
 def test_a_request_that_is_repeated_gets_the_same_answer(chat: Deployment) -> None:
@@ -118,6 +136,7 @@ def test_it_listens_on_loopback_only(chat: Deployment) -> None:
         ({"prompt": "x", "temperature": "hot"}, "temperature is hot; expected a number"),
         ({"prompt": "x" * 4096, "max_tokens": 1}, "more than the 4096 positions"),
         ({"prompt": "x", "n": 2}, "n is 2; this endpoint only knows 1"),
+        ({"prompt": "x", "tools": [{}]}, "tools is [{}]; this endpoint only knows []"),
         ({"prompt": "x", "stop": [""]}, "stop must be text"),
         ({"prompt": "x", "stream": True, "seed": -1}, "seed is -1"),
     ],
@@ -145,6 +164,9 @@ def test_a_handler_predicts_and_its_errors_are_told(serve: Serve, number: tuple[
     assert found.client.ask("/predict", {"x": 1}).status == 400
     left = found.client.ask("/predict", {"inputs": {"leave": "enough"}})
     assert (left.status, left.json()["error"]["message"]) == (500, "RuntimeError: SystemExit: enough")
+    unknown = found.client.ask("/predict", {"inputs": {"nan": True}})
+    said = unknown.json()["error"]["message"]
+    assert unknown.status == 500 and "outputs['y'][1] is NaN, which JSON cannot hold" in said
     assert found.predict(2).json()["outputs"]["y"] == 5.0, "it serves on after an error"
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.core.events import GATEWAY
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.serving import replica_manager
 from jupyter_hyperpod.serving.context import HOST_VARIABLE, Site
 from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
-from jupyter_hyperpod.serving.replica_manager import STARTING_S, WRITER, ReplicaManager
+from jupyter_hyperpod.serving.replica_manager import STARTING_S, ReplicaManager
 from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.journal_search import read_kinds
@@ -57,7 +58,7 @@ class Gateway:
         """Another one takes over."""
         site = Site(self.job, "", Path(), self.spec, self.spec.serve or ServeSpec(""))
         self.pool = ReplicaPool(8, 8)
-        self.journals.append(JournalWriter(self.job.events, WRITER))
+        self.journals.append(JournalWriter(self.job.events, GATEWAY))
         self.manager = ReplicaManager(site, self.pool, self.journals[-1], FoldedJournal(self.job).catch_up())
 
     def hears(self, node: str, state: str = "ready", started_s: float | None = None) -> PooledReplica:

@@ -66,7 +66,9 @@ def test_only_the_two_of_them_understand_each_other_and_a_newer_gateway_gets_the
     (member,) = found.view["members"]
     assert member["node"] == "far" and member["host"] == socket.gethostname()
     site = Site(far.job, "", Path(), far.spec, far.spec.serve or ServeSpec(""))
-    door, key = (site.endpoint()["host"], site.endpoint()["port"]), site.pass_between()
+    endpoint, key = site.endpoint(), site.pass_between()
+    assert endpoint is not None
+    door = endpoint.host, endpoint.port
     assert door[1] != found.client.port, "clients have a door of their own"
     gateway, replica = (site.encryption(FAR, who, calls=True) for who in ("gateway", member["member"]))
     stranger = encryption_context(b"x" * 32, b"deployment: gateway", calls=True)

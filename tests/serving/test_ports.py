@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+from tornado.websocket import WebSocketHandler
 
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import Conflict
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.serving import gateway
-from jupyter_hyperpod.serving.context import Site
+from jupyter_hyperpod.serving.context import REPLICA_PATH, Site
 from jupyter_hyperpod.serving.gateway import Gateway
-from jupyter_hyperpod.storage.endpoint import OwnEndpoint
+from jupyter_hyperpod.serving.replica import ServingReplica
+from jupyter_hyperpod.storage.endpoint import Endpoint, OwnEndpoint
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 
@@ -111,3 +116,26 @@ def test_a_gateway_that_ends_leaves_the_deployment_to_a_newer_one(store: Store) 
     assert json.loads(found.endpoint_file.read_text())["turn"] == 1
     view = jobs.job_view(store, job.id)
     assert view["state"] == "pending" and "has taken over this job" in view["warnings"][0]["text"]
+
+
+def test_an_order_that_a_replica_cannot_read_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is in the replica's log, and the replica connects again."""
+
+    class Orders(WebSocketHandler):
+        def open(self, *_: str, **__: str) -> None:
+            self.write_message("{}")
+
+    async def live() -> None:
+        sockets = bind_sockets(0, "127.0.0.1")
+        server = HTTPServer(Application([(REPLICA_PATH, Orders)]))
+        server.add_sockets(sockets)
+        found = Endpoint("127.0.0.1", sockets[0].getsockname()[1], 0)
+        replica = ServingReplica(site(deployment(store, 0)))
+        link = await replica._connect(found)
+        assert link is not None
+        await asyncio.wait_for(replica._talk(link, found), 20)
+        server.stop()
+        await server.close_all_connections()
+
+    asyncio.run(live())
+    assert "the connection to the gateway ended with KeyError('type')" in capsys.readouterr().err

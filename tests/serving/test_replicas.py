@@ -55,6 +55,29 @@ def test_replicas_are_killed_under_load_and_no_accepted_request_is_lost(
     assert all(i["detection_s"] is not None and i["recovery_s"] >= i["detection_s"] for i in found.view["incidents"])
 
 
+def test_a_request_that_kills_its_replicas_takes_nobody_with_it(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="2", name="deadly")
+    eventually(ready(found, 2), 20)
+    deadly = {"inputs": {"die": True}}
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(found.predict, x, 1.0) for x in range(2)]
+        eventually(lambda: found.health()["outstanding"] == 2, 10)
+        dies = threads.submit(found.client.ask, "/predict", deadly)
+        eventually(lambda: found.health()["outstanding"] == 3, 10)
+        asked += [threads.submit(found.predict, x, 0.1) for x in range(2, 7)]
+        assert [one.result().json()["outputs"]["y"] for one in asked] == [2.5 * x for x in range(7)]
+        refused = dies.result()
+    assert refused.status == 502 and "refused for the next 60 s" in refused.json()["error"]["message"]
+    eventually(ready(found, 2), 20)
+    lost = len(found.view["incidents"])
+    assert lost in (2, 3)
+    assert found.client.ask("/predict", deadly).status == 502 and len(found.view["incidents"]) == lost
+    (warning,) = found.view["warnings"]
+    assert f"{lost} replicas ended or broke off while they answered this request" in warning["text"]
+
+
 def test_the_only_replica_is_killed_while_it_answers_and_the_next_one_goes_on(
     serve: Serve, decoder: Path, eventually: Wait
 ) -> None:

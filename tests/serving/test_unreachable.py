@@ -69,7 +69,8 @@ class ByHand:
         """What connects to the gateway as a replica does."""
         site = Site(self.job, FAR, Path(), self.spec, self.spec.serve or ServeSpec(""))
         endpoint = site.endpoint()
-        url = f"ws://{endpoint['host']}:{endpoint['port']}{REPLICA_PATH}"
+        assert endpoint is not None
+        url = f"ws://{endpoint.host}:{endpoint.port}{REPLICA_PATH}"
         return HTTPRequest(url, headers={AUTHORIZATION: site.pass_between()})
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ...core.errors import HyperpodError, SpecError
-from ...storage.store import JobStore
+from ...storage.store import ENDPOINT_FILE, JobStore
 from ...system.addresses import BIND_VARIABLE, LOOPBACK, own_address
 from ..read import pace
 from ..read import tensors as made
@@ -37,7 +37,6 @@ from .peers import Answer, ChunkServer, Client
 
 JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
 APART_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
-ENDPOINT = "coordinator.json"  # file of a job with the address of its coordinator
 SETTINGS = ("auto", "off")
 UNITS = 64  # units per model that hosts claim
 UNKNOWN_S = 5.0  # how long a peer may take for a chunk until the usual time is known
@@ -79,7 +78,7 @@ class FanOut(Landing):
             self._buffer = attach_or_create(board, len(self._chunks), load_plan.landings, only)
             server = None
             if apart or os.environ.get(BIND_VARIABLE):
-                host = own_address(os.environ.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
+                host = own_address(os.environ.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT_FILE)
                 server = self._serve(host, job.secret(), subject)
             notice = Notice(self._buffer.place, node, *(server.address if server else ()))
             weakref.finalize(self._buffer.private, _leave, os.getpid(), board, notice.name, server)
