@@ -17,7 +17,7 @@ from jupyter_hyperpod.core.errors import StoreError
 from jupyter_hyperpod.core.events import Event, encode
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage import folded
-from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal import event_writer, follow_commands
 from jupyter_hyperpod.storage.store import DELETED, Store
 
 DAY_S = 86_400.0
@@ -45,6 +45,21 @@ def test_a_job_that_has_ended_is_deleted(store: Store, capsys: pytest.CaptureFix
     assert main(["delete", two, two, "--json"]) == 0
     assert [record["id"] for record in json.loads(capsys.readouterr().out)] == [two]
     assert os.listdir(store.jobs) == []
+
+
+def test_several_are_asked_to_stop_whatever_becomes_of_one(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, ended = (job(store, name, state) for name, state in (("a", "running"), ("b", "pending"), ("c", "failed")))
+    assert main(["stop", "a", "nobody", two, ended, one, "a"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"asked {one} to stop" and "no job 'nobody'" in said[1] and said[1].startswith("nobody was not")
+    assert said[2:] == [f"asked {two} to stop", f"{ended} has already ended"]
+    for each in (one, two):
+        assert {command.kind for command in follow_commands(store.job(each).commands).poll()} == {"stop"}
+    assert main(["stop", one, two, "--json"]) == 0
+    assert [record["id"] for record in json.loads(capsys.readouterr().out)] == [one, two]
+    assert main(["stop", one, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": one, "command": "stop"}
+    assert main(["stop", "nobody"]) == 2 and "no job 'nobody'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["running", "pending", "missing"])

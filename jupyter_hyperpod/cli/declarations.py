@@ -124,7 +124,13 @@ def _scale(verbs: Verbs, name: str) -> None:
 
 
 def _stop(verbs: Verbs, name: str) -> None:
-    verbs.add(name, "end a job at once; its checkpoints stay", job=True)
+    verb = verbs.add(name, "end jobs at once; their checkpoints stay")
+    verb.add_argument(
+        "jobs",
+        nargs="+",
+        metavar="JOB",
+        help="a job's id, or its name for the newest job of that name; several will do",
+    )
 
 
 def _housekeeping(verbs: Verbs, name: str) -> None:

@@ -293,15 +293,18 @@ def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     job_id = lookup.to_command(store, options.job)
     jobs.scale(store, job_id, options.target)
     record = {"id": job_id, "command": options.verb, "target": options.target}
-    return terminal.answer(options, record, served.asked_to_scale(jobs.job_view(store, job_id), options.target))
+    return terminal.answer(
+        options,
+        record,
+        served.asked_to_scale(jobs.job_view(store, job_id), options.target, store.job(job_id).spec().serve),
+    )
 
 
 def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    job_id = lookup.to_command(store, options.job)
-    record = {"id": job_id, "command": options.verb}
-    said = jobs.stop_from(store, job_id, "the command line")
-    _say_older(store, options.job, terminal)
-    return terminal.answer(options, record, said)
+    answer = lookup.stop(store, options.jobs, "the command line")
+    for name in options.jobs:
+        _say_older(store, name, terminal)
+    return terminal.answer(options, answer.record, *answer.lines, ok=answer.ok)
 
 
 def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core import env_references
 from ..core.env_references import EnvReference
-from ..core.errors import Conflict, NotFound, SpecError, StoreError
+from ..core.errors import Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.names import LONGEST_NAME, is_job_id, may_be_trial, validate_job_id, validate_name
 from ..core.options import near_matches
@@ -17,6 +17,7 @@ from ..core.units import few
 from ..core.views import View
 from ..storage.store import JobStore, Store
 from . import jobs
+from .text_tables import Answer
 
 AGAIN = "-again"  # behind the name of a trial: a job that runs the same code beside its sweep
 
@@ -53,6 +54,28 @@ def to_command(store: Store, text: str) -> str:
     if found != text and jobs.job_view(store, found)["state"] in TERMINAL_STATES and (older := older_note(store, text)):
         raise Conflict(f"{found} has already ended; {older}; name it by its id")
     return found
+
+
+def stop(store: Store, names: Sequence[str], place: str) -> Answer:
+    """Ask jobs to stop, for a person at ``place``: what came of each.
+
+    Where there are several, one that cannot be stopped keeps nobody else from it. Raises as `to_command` does for one.
+    """
+    names = list(dict.fromkeys(names))
+    if len(names) == 1:
+        found = to_command(store, names[0])
+        return Answer({"id": found, "command": "stop"}, None, [jobs.stop_from(store, found, place)])
+    records: list[dict[str, str]] = []
+    for name in names:
+        try:
+            found = to_command(store, name)
+            if any(record["id"] == found for record in records):
+                continue
+            records.append({"id": found, "command": "stop", "said": jobs.stop_from(store, found, place)})
+        except HyperpodError as error:
+            records.append({"id": name, "command": "stop", "error": f"{name} was not stopped: {error}"})
+    lines = [record.get("said") or record["error"] for record in records]
+    return Answer(records, None, lines, ok=not any("error" in record for record in records))
 
 
 def older_note(store: Store, text: str) -> str:

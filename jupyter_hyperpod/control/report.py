@@ -298,6 +298,8 @@ def _size(view: View) -> tuple[str, str]:
     if not view["deployment"]:
         return "nodes", f"{view['world_size']} now, {view['target']} wanted, {allowed}"
     ready = 0 if view["state"] in TERMINAL_STATES else view["world_size"]
+    if view["minimum"] != view["maximum"]:
+        allowed += ": the load decides, also after `scale`"
     return "replicas", f"{ready} ready, {view['metrics'].get('target', view['target'])} wanted, {allowed}"
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ..core.events import TERMINAL_STATES
+from ..core.spec import ServeSpec
 from ..core.units import format_number, plural
 from .engines.reach import address, tunnel
 from .report import View, ago, latency_text, state_cell
@@ -45,11 +46,23 @@ def deployments_table(views: Sequence[View]) -> Table:
     return Table(headers, rows, "no deployments yet; `jupyter hyperpod serve MODEL` starts one")
 
 
-def asked_to_scale(view: View, target: int) -> str:
-    """What ``scale`` says of a job that it has asked."""
-    if view["deployment"]:
-        return f"asked {view['id']} for {plural(target, 'replica')}"
-    return f"asked {view['id']} to run on {plural(target, 'node')}"
+def asked_to_scale(view: View, target: int, serve: ServeSpec | None) -> str:
+    """What ``scale`` says of a job that it has asked; ``serve``: where it is a deployment."""
+    if serve is None:
+        return f"asked {view['id']} to run on {plural(target, 'node')}"
+    asked = f"asked {view['id']} for {plural(target, 'replica')}"
+    low, high = view["minimum"], view["maximum"]
+    if low == high:
+        return asked
+    turns = []
+    if target < high:
+        turns.append(f"more once over {format_number(serve.outstanding)} requests a replica are outstanding")
+    if target > low:
+        turns.append(f"fewer once they were not needed for {serve.scale_down_delay_s:g} s")
+    return (
+        f"{asked}. Then its load decides again, within {low}:{high}: {', '.join(turns)}. A number that stays is a "
+        f"range of one: serve with --replicas {max(1, target)}"
+    )
 
 
 def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -> list[str]:

@@ -43,7 +43,7 @@ VERB_HELP = {
     "promote": promote.HELP,
     "env": environment_verbs.HELP,
     "scale": "ask a job to grow or shrink, without a restart",
-    "stop": "end a job at once; its checkpoints stay",
+    "stop": "end jobs at once; their checkpoints stay",
     **housekeeping.VERBS,
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",
@@ -121,11 +121,13 @@ def verb_parser() -> Parser:
         "rerun",
         "promote",
         "scale",
-        "stop",
     ):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
+    made["stop"].add_argument(
+        "jobs", nargs="*", metavar="JOB", help="ids or names (default: the last job of this notebook)"
+    )
     add_event_options(made["events"])
     add_log_options(made["logs"])
     made["attach"].add_argument(

@@ -70,10 +70,13 @@ def _job(
     options: argparse.Namespace, notebook: Notebook, find: Callable[[Store, str], str] = lookup.job_id
 ) -> tuple[Store, str]:
     store = notebook.open_store()
-    named = options.job or notebook.last_job
-    if not named:
+    return store, find(store, options.job or _last_job(notebook))
+
+
+def _last_job(notebook: Notebook) -> str:
+    if not notebook.last_job:
         raise NotFound("this notebook has not submitted a job yet; name one, `%hyperpod jobs` lists them")
-    return store, find(store, named)
+    return notebook.last_job
 
 
 def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
@@ -180,11 +183,12 @@ def _promote(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
 def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook, lookup.to_command)
     jobs.scale(store, job_id, options.target)
-    print(served.asked_to_scale(jobs.job_view(store, job_id), options.target))
+    print(served.asked_to_scale(jobs.job_view(store, job_id), options.target, store.job(job_id).spec().serve))
 
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
-    print(jobs.stop_from(*_job(options, notebook, lookup.to_command), "the notebook"))
+    names = options.jobs or [_last_job(notebook)]
+    print(*lookup.stop(notebook.open_store(), names, "the notebook").lines, sep="\n")
 
 
 def _fault(options: argparse.Namespace, notebook: Notebook) -> None:

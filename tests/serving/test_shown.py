@@ -71,7 +71,29 @@ def test_it_is_described_as_it_is_now(store: Store, chat: JobStore) -> None:
     view = jobs.job_view(store, chat.id)
     assert view["reason"] == "2 of 2 replicas answer"
     described = " ".join(report.describe_lines(view).split())
-    assert "url http://127.0.0.1:8000 replicas 2 ready, 2 wanted, 0 to 2 allowed" in described
+    assert (
+        "url http://127.0.0.1:8000 replicas 2 ready, 2 wanted, 0 to 2 allowed: the load decides, also after `scale`"
+        in described
+    )
+
+
+def test_scale_says_that_the_load_decides_again(store: Store, chat: JobStore, capsys: Said) -> None:
+    say(chat, "job.state", state="running", reason="1 of 1 replicas answer")
+    said = {}
+    for target in range(3):
+        assert main(["--store", str(store.root), "scale", chat.id, str(target)]) == 0
+        said[target] = capsys.readouterr().out
+    assert said[1].startswith(
+        f"asked {chat.id} for 1 replica. Then its load decides again, within 0:2: more once over 2 requests a "
+        "replica are outstanding, fewer once they were not needed for 30 s. "
+    )
+    assert "within 0:2: fewer once" in said[2] and "serve with --replicas 2" in said[2]
+    assert "within 0:2: more once over 2 requests a replica are outstanding. A number" in said[0]
+    fixed = JobSpec("fixed", store.put_cell(""), nodes=2, serve=ServeSpec("/model", minimum=2))
+    job = store.create_job(fixed)
+    say(job, "job.submitted", id=job.id, spec=fixed.to_json())
+    assert main(["--store", str(store.root), "scale", job.id, "2"]) == 0
+    assert capsys.readouterr().out == f"asked {job.id} for 2 replicas\n"
 
 
 def test_where_the_gateway_is_on_another_host_no_command_sends_the_token_to_this_one(
