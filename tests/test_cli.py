@@ -445,6 +445,9 @@ def test_dry_run_knows_the_nodes_that_are_there(shared_cluster: Store, training:
     path = write(tmp_path, "print(1)\n")
     said = ask(shared_cluster, "submit", path, "--nodes", "4", "--dry-run")["prospect"]
     assert said.startswith("it would wait: ") and said.endswith("of 5 nodes are free now, and it needs 4")
+    at = ("--schedule", "@yearly", "--dry-run")
+    assert ask(shared_cluster, "submit", path, "--nodes", "4", *at)["prospect"] == "", "which says nothing of that time"
+    assert ask(shared_cluster, "submit", path, "--nodes", "99", *at)["prospect"].startswith("it would fail: ")
     failed = ask(shared_cluster, "submit", path, "--nodes", "99")["id"]
     reason = jobs.wait(shared_cluster, failed, timeout_s=60)["reason"]
     dry = ask(shared_cluster, "submit", path, "--nodes", "99", "--dry-run")["prospect"]

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..control.prospect import prospect
-from ..control.schedules import verbs
+from ..control.schedules import schedule_file, verbs
 from ..control.schedules.verbs import ScheduleOptions
 from ..control.submit_options import field_lines, shown_fields
 from ..core.errors import SpecError
@@ -28,7 +28,8 @@ def run_submit(
     if options.follow:
         raise SpecError("--follow shows a job, and a schedule has none yet: follow one of its runs, which are jobs")
     if options.dry_run:
-        shown, said = shown_fields(fields), prospect(store, fields)
+        shown = shown_fields(fields)
+        said = prospect(store, fields, later=True) or schedule_file.taken(store, str(fields["name"]))
         told, line = verbs.dry_run(timing)
         lines = [f"would schedule {fields['name']} {line}"]
         lines += field_lines(shown, terminal.paint)

@@ -15,8 +15,10 @@ from ..storage.store import Store
 from . import cluster, jobs
 
 
-def prospect(store: Store, fields: Mapping[str, Any]) -> str:
+def prospect(store: Store, fields: Mapping[str, Any], *, later: bool = False) -> str:
     """What would come of a submission with these fields of JobSpec, as a sentence; "" where the job would start.
+
+    ``later``: it is one at another time, of which the nodes that are free now say nothing.
 
     The words are those of `jobs.submit` and of the supervisor. Raises SpecError for a bad request.
     """
@@ -28,10 +30,10 @@ def prospect(store: Store, fields: Mapping[str, Any]) -> str:
     backend = load(spec.backend)
     if problem := backend.missing() or backend.refusal(spec.backend_options, str(store.root), spec.start_minimum):
         return f"it would be refused: {problem}"
-    return _on_this_cluster(store, spec) if backend.capabilities.owns_nodes else ""
+    return _on_this_cluster(store, spec, later) if backend.capabilities.owns_nodes else ""
 
 
-def _on_this_cluster(store: Store, spec: JobSpec) -> str:
+def _on_this_cluster(store: Store, spec: JobSpec, later: bool) -> str:
     """What the nodes that a supervisor owns, or would start, mean for a job."""
     shape: Mapping[str, Any] = {**cluster.DEFAULT_SHAPE, **cluster.known_shape(store)}
     states: Mapping[str, str] = {}
@@ -48,7 +50,7 @@ def _on_this_cluster(store: Store, spec: JobSpec) -> str:
     if never := impossible(claim, shape["nodes"], shape["spares"], shape["queues"]):
         return f"it would fail: it {never}" if never.startswith("needs") else f"it would fail: {never}"
     free = sum(node["state"] == "idle" for node in cluster.status(store)["nodes"])
-    if states and free < spec.start_minimum:
+    if states and not later and free < spec.start_minimum:
         are = "is" if free == 1 else "are"
         there = f"{free} of {plural(len(states), 'node')} {are} free now"
         return f"it would wait: {there}, and it needs {spec.start_minimum}"

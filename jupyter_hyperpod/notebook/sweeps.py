@@ -16,6 +16,7 @@ from ..control.sweeps import asking, sweep_table, trials, verbs
 from ..control.sweeps.plan import SweepPlan, described, remarks
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..core.errors import SpecError
+from ..core.units import plural
 from ..storage.store import Store
 from ..system.screen import StatusLine
 from . import push, stream
@@ -82,7 +83,7 @@ def follow(
             print(verbs.detached_line(sweep, COMMAND), flush=True)
             return
         asked = trials.stop(sweep, f"{jobs.person()} interrupted the cell")
-        print(f"{len(asked)} trials of {sweep.id} were asked to stop", flush=True)
+        print(f"asked {plural(len(asked), 'trial')} of {sweep.id} to stop", flush=True)
         for job_id in asked:
             with suppress(TimeoutError):
                 jobs.wait(store, job_id, timeout_s=STOP_WAIT_S)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..control.cluster import daemon_environment
 from ..core.errors import HyperpodError
-from ..storage.store import Store
+from ..storage.store import ENDED_MARK, Store
 from ..system.diagnostics import note
 
 FAILED_REST_S = 30.0
@@ -18,10 +18,14 @@ FAILED_REST_S = 30.0
 
 @dataclass
 class _Known:
-    """What was read of a schedule: the file's version, and when its next time comes; infinity for none."""
+    """What was read of a schedule: the file's version, and when its next time comes; infinity for none.
+
+    ``running``: jobs after whose end some of its jobs may have to be deleted.
+    """
 
     version: tuple[int, int]
     next_s: float
+    running: set[str]
 
 
 class ScheduleWatch:
@@ -44,8 +48,9 @@ class ScheduleWatch:
         self._known = {name: known for name, known in self._known.items() if name in names}
         for name in names:
             resting = time.monotonic() < self._rest_until_s.get(name, 0.0)
-            if name not in self._children and not resting and self._next_s(name) <= time.time():
-                self._children[name] = self._begin(name)
+            if name not in self._children and not resting:
+                if self._next_s(name) <= time.time() or self._has_ended(name):
+                    self._children[name] = self._begin(name)
 
     def _next_s(self, name: str) -> float:
         from ..control.schedules import cron_times, schedule_file
@@ -61,12 +66,22 @@ class ScheduleWatch:
                 if schedule.starting is None:
                     times = cron_times.CronTimes(schedule.cron, schedule.zone)
                     next_s = None if schedule.paused else times.next_s(schedule.settled_s)
-                known = self._known[name] = _Known(version, float("inf") if next_s is None else next_s)
+                jobs = {run.job for run in schedule.runs if run.job and (self._store.jobs / run.job).is_dir()}
+                running = jobs if 0 < schedule.keep_runs < len(jobs) else set()
+                known = self._known[name] = _Known(version, float("inf") if next_s is None else next_s, running)
         except (HyperpodError, OSError) as error:
             self._rest(name)
             note(f"the schedule {name} cannot be read and does not run: {error}")
             return float("inf")
         return known.next_s
+
+    def _has_ended(self, name: str) -> bool:
+        """Whether a job of a schedule that keeps some only has ended since the last look."""
+        known = self._known.get(name)
+        ended = [job for job in known.running if (self._store.jobs / job / ENDED_MARK).exists()] if known else []
+        if known:
+            known.running.difference_update(ended)
+        return bool(ended)
 
     def _begin(self, name: str) -> subprocess.Popen[bytes]:
         command = ["-m", "jupyter_hyperpod.control.schedules.firing", "--store", str(self._store.root), name]

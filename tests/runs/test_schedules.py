@@ -23,7 +23,9 @@ from jupyter_hyperpod.control.runs import labels
 from jupyter_hyperpod.control.schedules import firing, schedule_file, verbs
 from jupyter_hyperpod.control.schedules.schedule_file import Schedule
 from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.server.extension import HyperpodExtension
+from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.output.output_choice import OutputChoice
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.test_magics import make_shell, refused, run
@@ -105,7 +107,7 @@ def test_a_file_runs_at_its_times(
     eventually(lambda: len(runs(cluster, "train")) == 3, timeout_s=BOUND_S)
     assert control.connectable(cluster)
     assert "succeeded: first" in ended(cluster, runs(cluster, "train")[-1])
-    assert len(jobs.list_jobs(cluster)) == 2, "of two runs that had ended, one was kept"
+    eventually(lambda: len(jobs.list_jobs(cluster)) == 1)  # of the runs that have ended, one is kept
 
     os.kill(control.status(cluster)["pid"], signal.SIGKILL)
     eventually(lambda: not control.connectable(cluster))
@@ -120,7 +122,7 @@ def test_a_file_runs_at_its_times(
     said(capsys, "schedule", "delete", "train")
     assert "no schedules yet" in said(capsys, "schedule", "list")
     assert "no schedule 'train'" in said(capsys, "schedule", "show", "train", status=2)
-    assert len(jobs.list_jobs(cluster)) == 2, "its jobs stay"
+    assert len(jobs.list_jobs(cluster)) == 1, "its jobs stay"
 
 
 @pytest.mark.timeout(300)
@@ -212,6 +214,32 @@ def test_what_is_refused(store: Store, tmp_path: Path, capsys: pytest.CaptureFix
     assert "needs the name of a schedule" in said(capsys, "schedule", "show", status=2)
     assert verbs.wake_again(store) is False
     assert not control.connectable(store)
+
+
+def test_a_dry_run_says_that_the_name_is_taken(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("x = 1\n")
+    words = ("submit", str(file), "--dry-run", "--schedule", "@daily")
+    assert "already" not in said(capsys, *words)
+    schedule_file.create(store, "x = 1\n", {"name": "train"}, Schedule("train", "@daily", "UTC", 1.0, 1.0))
+    assert "there is a schedule train already" in said(capsys, *words)
+
+
+def test_a_run_of_an_earlier_schedule_of_that_name_counts(store: Store) -> None:
+    """To change a schedule is to delete it and to make it again, also while a run of it goes on."""
+    made = Schedule("one", "* * * * *", "UTC", 1.0, time.time() - 90)
+    spec = JobSpec("one", store.put_cell(""))
+    job, other = store.create_job(spec), store.create_job(spec)
+    for each in (job, other):
+        with event_writer(each.events, "control") as journal:
+            journal.append("job.submitted", {"id": each.id, "spec": spec.to_json()})
+    labels.label(store, job.id, add=["one"])
+    schedule_file.create(store, "x = 1\n", {"name": "one"}, made)
+    left_out = firing.fire(store, "one")
+    assert left_out is not None and left_out.job == "" and left_out.said.startswith(f"{job.id} had not ended at")
+    assert firing.unfinished(store, replace(made, name="on")) == ""
 
 
 def test_a_schedule_is_private_and_one_that_cannot_be_read_hides_no_other(store: Store) -> None:

@@ -48,7 +48,18 @@ class CronTimes:
             CronSim(self._fields, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as error:
             what = str(error).removeprefix("Bad ")
+            if what == "day-of-month" and self._has_a_day():
+                raise SpecError(f"--schedule {cron[:80]!r} never comes: none of its months has such a day") from None
             raise SpecError(f"--schedule {cron[:80]!r}: its {what} cannot be read; {EXPECTED}") from None
+
+    def _has_a_day(self) -> bool:
+        """Whether the fields would be right if they meant any month."""
+        minute, hour, day, _, weekday = self._fields.split()
+        try:
+            CronSim(" ".join((minute, hour, day, "*", weekday)), datetime(2000, 1, 1, tzinfo=UTC))
+        except CronSimError:
+            return False
+        return True
 
     def after(self, after_s: float) -> Iterator[float]:
         """The times after a moment, in seconds since the Unix epoch."""

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 from ...core.errors import ClusterError, Conflict, HyperpodError, NotFound
 from ...core.events import TERMINAL_STATES
 from ...policy.scheduled_runs import LEAVE_OUT, RUN, decide
-from ...storage.store import Store
+from ...storage.store import ENDED_MARK, Store
 from ...system.diagnostics import note
 from .. import housekeeping, jobs, lookup
 from ..runs import labels
@@ -33,12 +34,15 @@ SUPERVISOR_WAIT_S = 10.0
 def fire(store: Store, name: str, wait_s: float = schedule_file.LOCK_WAIT_S) -> ScheduledRun | None:
     """Do what a schedule asks for now; what became of its newest time, None where none has come.
 
+    Jobs that have ended since are deleted where it keeps some only.
+
     Raises Conflict where another process changes schedules for longer than ``wait_s``, NotFound, StoreError.
     """
     with schedule_file.changing(store, wait_s):
         schedule = schedule_file.read(store, name)
         if schedule.starting is None:
             if schedule.paused:
+                _forget_old(store, schedule)
                 return None
             now_s = time.time()
             times = CronTimes(schedule.cron, schedule.zone)
@@ -47,6 +51,7 @@ def fire(store: Store, name: str, wait_s: float = schedule_file.LOCK_WAIT_S) -> 
             running = unfinished(store, schedule)
             decision = decide(due, now_s, at, schedule.catch_up, schedule.overlap, running)
             if due.newest_s is None or decision.value not in (RUN, LEAVE_OUT):
+                _forget_old(store, schedule)
                 return None
             run = ScheduledRun(due.newest_s, "", decision.reason)
             if decision.value == LEAVE_OUT:
@@ -98,8 +103,24 @@ def _start(store: Store, schedule: Schedule) -> ScheduledRun:
 
 
 def unfinished(store: Store, schedule: Schedule) -> str:
-    """A job of a schedule that has not ended, the newest first; "" where there is none."""
-    return next((run.job for run in reversed(schedule.runs) if state_of(store, run) not in (*TERMINAL_STATES, "")), "")
+    """A job of a schedule that has not ended, the newest first; "" where there is none.
+
+    One of an earlier schedule of that name counts, too: to change a schedule is to delete it and to make it again.
+    """
+    known = [run.job for run in reversed(schedule.runs) if state_of(store, run) not in (*TERMINAL_STATES, "")]
+    return next(iter(known), "") or next(_earlier(store, schedule), "")
+
+
+def _earlier(store: Store, schedule: Schedule) -> Iterator[str]:
+    """Jobs that have not ended, of a schedule that had this name before."""
+    own = {run.job for run in schedule.runs}
+    for job_id in store.job_ids():
+        if job_id.rpartition("-")[0] != schedule.name or job_id in own or (store.jobs / job_id / ENDED_MARK).exists():
+            continue
+        with suppress(HyperpodError):
+            view = jobs.job_view(store, job_id)
+            if view["state"] not in TERMINAL_STATES and schedule.name in view["labels"]["tags"]:
+                yield job_id
 
 
 def state_of(store: Store, run: ScheduledRun) -> str:

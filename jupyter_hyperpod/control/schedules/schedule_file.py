@@ -153,6 +153,16 @@ def changing(store: Store, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         yield
 
 
+def taken(store: Store, name: str) -> str:
+    """Why a new schedule cannot have this name; "" where it can."""
+    if not (store.root / FOLDER / validate_name(name, "schedule")).exists():
+        return ""
+    return (
+        f"there is a schedule {name} already; give this one another --name, or remove that one with "
+        f"`schedule delete {name}`"
+    )
+
+
 def create(store: Store, source: str, spec_fields: Mapping[str, Any], schedule: Schedule) -> list[str]:
     """Keep a schedule with what it runs; return what differs in the environment of its jobs, as sentences.
 
@@ -162,11 +172,8 @@ def create(store: Store, source: str, spec_fields: Mapping[str, Any], schedule: 
     with changing(store):
         spec = jobs.make_spec(given, store.put_cell(source))
         final = store.root / FOLDER / validate_name(schedule.name, "schedule")
-        if final.exists():
-            raise Conflict(
-                f"there is a schedule {schedule.name} already; give this one another --name, or remove that one with "
-                f"`schedule delete {schedule.name}`"
-            )
+        if problem := taken(store, schedule.name):
+            raise Conflict(problem)
         found, warnings = before_launch.fingerprint_of(store, spec)
         building = private_directory(final.parent) / f"{_HIDDEN}new-{secrets.token_hex(4)}"
         try:
