@@ -16,6 +16,7 @@ from .units import parse_duration
 BIND, STARTUP_DEADLINE = "bind", "startup-deadline"
 HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter, or in a pod of its own
 HEAD_STORE, ACCOUNT = "head-store", "account"
+USER, FS_GROUP = "user", "fs-group"
 OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a pod does not need to know of its job
 
 
@@ -44,15 +45,19 @@ def _deadline(value: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedDirectory:
-    """A directory that all pods of a job have at the same path as this machine: of a claim, or of the node itself."""
+    """A directory that all pods of a job have at the same path as this machine: of a claim, or of the node itself.
+
+    ``within``: the directory of the claim's volume that is meant; "" is all of it.
+    """
 
     path: str
     claim: str = ""
     read_only: bool = False
+    within: str = ""
 
 
 def shared_directories(options: Mapping[str, str]) -> list[SharedDirectory]:
-    """What ``claim=NAME:/PATH[:ro],…`` and ``host-path=/PATH[:ro],…`` mean. Raises SpecError."""
+    """What ``claim=NAME[/DIRECTORY]:/PATH[:ro],…`` and ``host-path=/PATH[:ro],…`` mean. Raises SpecError."""
     found = [_shared(word, claimed=True) for word in _words(options.get("claim", ""))]
     found += [_shared(word, claimed=False) for word in _words(options.get("host-path", ""))]
     for shared in found:
@@ -77,16 +82,92 @@ def _words(value: str) -> list[str]:
 
 
 def _shared(word: str, claimed: bool) -> SharedDirectory:
-    claim, _, rest = word.partition(":") if claimed else ("", "", word)
+    name, _, rest = word.partition(":") if claimed else ("", "", word)
+    claim, inside, within = name.partition("/")
     path, _, mode = rest.partition(":")
     form = f"{'NAME:' if claimed else ''}/PATH or {'NAME:' if claimed else ''}/PATH:ro"
     if not path.startswith("/") or mode not in ("", "ro") or (claimed and not _SUBDOMAIN.fullmatch(claim)):
         raise SpecError(f"{word[:80]!r} is not of the form {form}")
     if {"", ".", ".."} & set(path[1:].split("/")):
         raise SpecError(f"{path[:80]!r} is not a plain path; expected one such as /fsx/team")
-    return SharedDirectory(path, claim, mode == "ro")
+    if inside and {"", ".", ".."} & set(within.split("/")):
+        raise SpecError(f"{within[:80]!r} is no directory of the claim {claim}; expected for example {claim}/models")
+    return SharedDirectory(path, claim, mode == "ro", within)
 
 
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """What the labels of a node have to be: ``operator`` is a word of Kubernetes, In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is meant. As in Kubernetes, NotIn holds where there is no such label."""
+        if self.operator in ("Exists", "DoesNotExist"):
+            return (self.key in labels) == (self.operator == "Exists")
+        return (labels.get(self.key) in self.values) == (self.operator == "In")
+
+
+def label_rules(value: str) -> list[LabelRule]:
+    """What ``KEY=VALUE|VALUE,KEY!=VALUE,KEY,!KEY`` means; all of them have to hold. Raises SpecError."""
+    return [_label_rule(word) for word in _words(value)]
+
+
+def _label_rule(word: str) -> LabelRule:
+    name, separator, told = word.partition("=")
+    differs = bool(separator) and name.endswith("!")
+    key = name.removesuffix("!") if separator else word.removeprefix("!")
+    values = tuple(told.split("|")) if separator else ()
+    if not _KEY.fullmatch(key) or not all(_VALUE.fullmatch(one) for one in values):
+        raise SpecError(f"{word[:80]!r} is not of the form KEY=VALUE|VALUE, KEY!=VALUE|VALUE, KEY or !KEY")
+    if separator:
+        return LabelRule(key, "NotIn" if differs else "In", values)
+    return LabelRule(key, "DoesNotExist" if word.startswith("!") else "Exists")
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint that a job accepts; ``value`` None is any value, ``effect`` "" every effect."""
+
+    key: str
+    value: str | None = None
+    effect: str = ""
+
+
+def tolerations(value: str) -> list[Toleration]:
+    """What ``KEY[=VALUE][:EFFECT],…`` means. Raises SpecError."""
+    return [_toleration(word) for word in _words(value)]
+
+
+def _toleration(word: str) -> Toleration:
+    taint, separator, effect = word.partition(":")
+    key, equals, wanted = taint.partition("=")
+    if not _KEY.fullmatch(key) or (wanted and not _VALUE.fullmatch(wanted)) or (separator and effect not in _EFFECTS):
+        raise SpecError(
+            f"{word[:80]!r} is not of the form KEY, KEY=VALUE or KEY=VALUE:EFFECT; effects are {', '.join(_EFFECTS)}"
+        )
+    return Toleration(key, wanted if equals else None, effect)
+
+
+def pod_user(options: Mapping[str, str]) -> tuple[int, int] | None:
+    """The numbers of the user and the group as whom pods run, by ``user=UID[:GID]``; None where none is given."""
+    if USER not in options:
+        return None
+    user, separator, group = options[USER].partition(":")
+    uid = _number(user)
+    return uid, _number(group) if separator else uid
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _LAST_ID:
+        raise SpecError(f"{text[:80]!r} is no number of a user or group; expected for example 1000")
+    return int(text)
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_LAST_ID = 2**31 - 1  # Kubernetes takes no larger one
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -132,6 +213,17 @@ def _selector(value: str) -> None:
             raise SpecError(f"{name[:80]}={wanted[:80]} cannot be a label of a node; expected for example zone=a")
 
 
+def names(value: str) -> list[str]:
+    """What ``NAME,NAME`` means."""
+    return _words(value)
+
+
+def _pull_secrets(value: str) -> None:
+    for name in names(value):
+        if not _SUBDOMAIN.fullmatch(name):
+            raise SpecError(f"{name[:80]!r} is not the name of a secret")
+
+
 def _resources(value: str) -> None:
     for name, amount in pairs(value).items():
         if not _KEY.fullmatch(name) or not _QUANTITY.fullmatch(amount):
@@ -166,6 +258,12 @@ KUBERNETES = OptionTable(
         "elastic-priority-class": _like(_SUBDOMAIN, "the name of a priority class"),
         "resources": _resources,
         "selector": _selector,
+        "affinity": label_rules,
+        "prefer": label_rules,
+        "tolerations": tolerations,
+        "pull-secrets": _pull_secrets,
+        USER: lambda value: pod_user({USER: value}),
+        FS_GROUP: _number,
         BIND: _any,
         STARTUP_DEADLINE: _deadline,
         HEAD: _where,

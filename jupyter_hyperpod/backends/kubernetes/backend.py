@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ...core.backend_options import has_remote_head, head_store, pairs
+from ...core.backend_options import has_remote_head, head_store
 from ...core.errors import ClusterError
 from ...core.health import HealthBoard
 from ..base import Backend, Remedies, RemoteHead, Scheduler
@@ -17,7 +17,7 @@ from . import inquiry, parse, remedies
 from .health_board import KubernetesHealthBoard
 from .kubeconfig import kubeconfig_files, read_access
 from .remote_head import KubernetesHead
-from .runner import NODES, KubernetesRunner, connect, not_shared
+from .runner import NODES, KubernetesRunner, connect, foreign_user, not_shared
 
 
 class KubernetesBackend:
@@ -43,7 +43,7 @@ class KubernetesBackend:
                 return ""
             if has_remote_head(options):
                 store = head_store(options) or store
-            if problem := not_shared(options, [store]):
+            if problem := foreign_user(options) or not_shared(options, [store]):
                 return problem
             with connect(options) as api:
                 return inquiry.refusal_of(api, options, nodes)
@@ -67,10 +67,9 @@ class KubernetesBackend:
         return f"accepts connections at {access.server}; `jupyter hyperpod setup check` looks at rights"
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
-        wanted = pairs(options.get("selector", ""))
         with connect(options) as api:
             items, _ = api.list(NODES)
-        mine = [item for item in items if wanted.items() <= item["metadata"].get("labels", {}).items()]
+        mine = [item for item in items if parse.is_meant(item, options)]
         return {item["metadata"]["name"]: parse.state(item) for item in mine}
 
     def remedies(self) -> Remedies | None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ...core.backend_options import pairs, shared_directories
+from ...core.backend_options import has_remote_head, pairs, pod_user, shared_directories
+from ...system import portable
 from .client import Api, ApiError
 from .components import OWN_CLASSES
 from .rights import REVIEWS, RIGHTS, Right, review
@@ -21,14 +22,19 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds:
     """What a job with these options asks of a cluster."""
+    shared, user = shared_directories(options), pod_user(options)
+    # the image of a head's pod says as whom it runs, and its nodes run as the same
+    root = not user[0] if user else has_remote_head(options) or portable.user_id() == 0
     return JobNeeds(
         namespace,
         max(nodes, 1),
         pairs(options.get("resources", "")),
         options.get("priority-class", ""),
         options.get("elastic-priority-class", ""),
-        tuple(shared.claim for shared in shared_directories(options) if shared.claim),
+        tuple(dict.fromkeys(one.claim for one in shared if one.claim)),
         options.get("queue", ""),
+        node_directories=any(not one.claim for one in shared),
+        root=root,
     )
 
 

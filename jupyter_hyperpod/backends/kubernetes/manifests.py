@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ...core.backend_options import SharedDirectory, pairs, shared_directories
+from ...core.backend_options import (
+    FS_GROUP,
+    LabelRule,
+    SharedDirectory,
+    Toleration,
+    label_rules,
+    names,
+    pairs,
+    pod_user,
+    shared_directories,
+    tolerations,
+)
 from ...core.spec import LaunchPlan
 from ..types import ELASTIC
 
@@ -30,6 +41,9 @@ SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
 KEPT_S = 3600  # how long Kubernetes keeps a Job that has ended, and with it the answer how
 LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
 CONTAINER = "main"
+# with a user who is not root, what the "restricted" Pod Security Standard wants
+LEAST = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 HEAD_TRIES, HEAD_LOST_S = 1000, 10  # pods that may fail; seconds until a lost node gives its pod up
 
 
@@ -93,7 +107,7 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
     """The manifest of a job's head in a pod of its own.
 
     It has another label than the nodes, beside which it may run, and the rights of an account, because it requests
-    them. It runs as the user of the image, whom the submitter's machine need not know.
+    them. It runs as the user of the image, whom the submitter's machine need not know, unless ``user`` names another.
     """
     found = {**MANAGED, HEAD: job_id}
     shared = shared_directories(options)
@@ -103,7 +117,7 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
         "command": [literal(word) for word in program],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the pod's status has its last words
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": LEAST,
         "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
     }
     pod: dict[str, Any] = {
@@ -113,15 +127,17 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 2,  # it is lost as a host is: another one takes over
-        "tolerations": [_leaves_after("not-ready"), _leaves_after("unreachable")],
         "containers": [container],
-        "volumes": [
-            *(_volume(number, one) for number, one in enumerate(shared)),
-            {"name": "memory", "emptyDir": {"medium": "Memory"}},
-        ],
+        "volumes": _volumes(shared),
     }
-    pod |= {"priorityClassName": options["priority-class"]} if "priority-class" in options else {}
-    pod |= {"nodeSelector": pairs(options["selector"])} if "selector" in options else {}
+    person = pod_user(options)
+    if person is not None:
+        container["env"].append({"name": "HOME", "value": "/tmp"})  # an image need not know this user
+    pod["securityContext"] = _security(options, *(person or (None, None)))
+    pod |= _placed(options, options.get("priority-class", ""))
+    if terms := _node_affinity(options):
+        pod["affinity"] = {"nodeAffinity": terms}
+    pod["tolerations"] = [_leaves_after("not-ready"), _leaves_after("unreachable"), *pod.get("tolerations", [])]
     spec = {
         "parallelism": 1,
         "completions": 1,
@@ -150,7 +166,7 @@ def _pod(
     shared = shared_directories(options)
     priority = options.get("elastic-priority-class" if part == ELASTIC else "priority-class", "")
     priority = priority or options.get("priority-class", "")
-    security: dict[str, Any] = {"runAsUser": person.uid, "runAsGroup": person.gid}
+    security = _security(options, person.uid, person.gid)
     security |= {"supplementalGroups": list(person.groups)} if person.groups else {}
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -159,16 +175,35 @@ def _pod(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": LEAVES_S,
         "securityContext": security,
-        "affinity": _affinity(plan.job_id, avoid),
+        "affinity": _affinity(plan.job_id, options, avoid),
         "containers": [_container(plan, options, name, person, shared)],
-        "volumes": [
-            *(_volume(number, one) for number, one in enumerate(shared)),
-            {"name": "memory", "emptyDir": {"medium": "Memory"}},
-        ],
+        "volumes": _volumes(shared),
     }
-    pod |= {"priorityClassName": priority} if priority else {}
-    pod |= {"nodeSelector": pairs(options["selector"])} if "selector" in options else {}
-    return pod
+    return pod | _placed(options, priority)
+
+
+def _security(options: Mapping[str, str], uid: int | None, gid: int | None) -> dict[str, Any]:
+    """As whom a pod runs; None is the user of the image, who may be root."""
+    found: dict[str, Any] = {} if uid is None else {"runAsUser": uid, "runAsGroup": gid}
+    found |= {"runAsNonRoot": True} if uid else {}
+    found |= {"fsGroup": int(options[FS_GROUP])} if FS_GROUP in options else {}
+    return found | SECCOMP
+
+
+def _placed(options: Mapping[str, str], priority: str) -> dict[str, Any]:
+    """What a pod has of a job's options beside its container, each where it is given."""
+    found: dict[str, Any] = {"priorityClassName": priority} if priority else {}
+    found |= {"nodeSelector": pairs(options["selector"])} if "selector" in options else {}
+    if accepted := [_toleration(one) for one in tolerations(options.get("tolerations", ""))]:
+        found["tolerations"] = accepted
+    if secrets := names(options.get("pull-secrets", "")):
+        found["imagePullSecrets"] = [{"name": name} for name in secrets]
+    return found
+
+
+def _toleration(one: Toleration) -> dict[str, Any]:
+    how = {"operator": "Exists"} if one.value is None else {"operator": "Equal", "value": one.value}
+    return {"key": one.key, **how, **({"effect": one.effect} if one.effect else {})}
 
 
 def _container(
@@ -191,7 +226,7 @@ def _container(
         "image": options["image"],
         "command": [literal(word) for word in words],
         "env": env,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": LEAST,
         "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
     }
     if "resources" in options:
@@ -205,36 +240,75 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _affinity(job_id: str, avoid: Sequence[str]) -> dict[str, Any]:
-    """One element of a job per node, and none on nodes to be avoided."""
+def _affinity(job_id: str, options: Mapping[str, str], avoid: Sequence[str]) -> dict[str, Any]:
+    """One element of a job per node, on nodes that the job's options allow, and none on nodes to be avoided."""
     one_each = {"labelSelector": {"matchLabels": {JOB: job_id}}, "topologyKey": "kubernetes.io/hostname"}
     affinity: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [one_each]}}
-    if avoid:
-        others = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
-        terms = {"nodeSelectorTerms": [{"matchFields": others}]}
-        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    if terms := _node_affinity(options, avoid):
+        affinity["nodeAffinity"] = terms
     return affinity
 
 
+def _node_affinity(options: Mapping[str, str], avoid: Sequence[str] = ()) -> dict[str, Any]:
+    """On which nodes a pod may be, and on which of them it should: each preference counts the same."""
+    term: dict[str, Any] = {}
+    if avoid:
+        term["matchFields"] = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
+    if rules := label_rules(options.get("affinity", "")):
+        term["matchExpressions"] = [_expression(rule) for rule in rules]
+    found: dict[str, Any] = {}
+    if term:
+        found["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
+    if wishes := label_rules(options.get("prefer", "")):
+        found["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": 1, "preference": {"matchExpressions": [_expression(rule)]}} for rule in wishes
+        ]
+    return found
+
+
+def _expression(rule: LabelRule) -> dict[str, Any]:
+    return {"key": rule.key, "operator": rule.operator, **({"values": list(rule.values)} if rule.values else {})}
+
+
 def _mounts(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:
+    numbers = _numbered(shared)
     return [
-        {"name": _volume_name(number), "mountPath": one.path, **({"readOnly": True} if one.read_only else {})}
-        for number, one in enumerate(shared)
+        {
+            "name": _volume_name(numbers[_source(one)]),
+            "mountPath": one.path,
+            **({"subPath": one.within} if one.within else {}),
+            **({"readOnly": True} if one.read_only else {}),
+        }
+        for one in shared
     ]
+
+
+def _volumes(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:
+    """One volume for each claim, however often it is mounted: kubelets wait in vain for a second one of the same."""
+    memory = {"name": "memory", "emptyDir": {"medium": "Memory"}}
+    return [*(_volume(number, source, shared) for source, number in _numbered(shared).items()), memory]
+
+
+def _numbered(shared: Sequence[SharedDirectory]) -> dict[str, int]:
+    return {source: number for number, source in enumerate(dict.fromkeys(map(_source, shared)))}
+
+
+def _source(one: SharedDirectory) -> str:
+    """What a directory is mounted from: the name of a claim, or a path of the nodes."""
+    return one.claim or one.path
 
 
 def _volume_name(number: int) -> str:
     return f"shared-{number}"
 
 
-def _volume(number: int, shared: SharedDirectory) -> dict[str, Any]:
-    if shared.claim:
-        what: dict[str, Any] = {
-            "persistentVolumeClaim": {"claimName": shared.claim, **({"readOnly": True} if shared.read_only else {})}
-        }
-    else:
-        what = {"hostPath": {"path": shared.path, "type": "Directory"}}
-    return {"name": _volume_name(number), **what}
+def _volume(number: int, source: str, shared: Sequence[SharedDirectory]) -> dict[str, Any]:
+    mounted = [one for one in shared if _source(one) == source]
+    if mounted[0].claim:
+        read_only = all(one.read_only for one in mounted)
+        claim = {"claimName": source, **({"readOnly": True} if read_only else {})}
+        return {"name": _volume_name(number), "persistentVolumeClaim": claim}
+    return {"name": _volume_name(number), "hostPath": {"path": source, "type": "Directory"}}
 
 
 def _holding(path: str, shared: Sequence[SharedDirectory]) -> SharedDirectory | None:

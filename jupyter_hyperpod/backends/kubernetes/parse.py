@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...core.backend_options import label_rules, pairs
 from ...core.errors import SpecError
 from ...core.health import SCHEDULABLE, STATUS, HealthRecord
 from ...core.units import first_line
@@ -208,13 +209,16 @@ def is_tainted(node: Object) -> bool:
     return any(taint.get("key") == STATUS for taint in node.get("spec", {}).get("taints") or ())
 
 
-def serving(items: Iterable[Object], selector: Mapping[str, str]) -> set[str]:
-    """Nodes that get work of a job with this selector."""
-    return {
-        _about(item)["name"]
-        for item in items
-        if state(item)[0] == READY and selector.items() <= _about(item).get("labels", {}).items()
-    }
+def serving(items: Iterable[Object], options: Mapping[str, str]) -> set[str]:
+    """Nodes that get work of a job with these options."""
+    return {_about(item)["name"] for item in items if state(item)[0] == READY and is_meant(item, options)}
+
+
+def is_meant(node: Object, options: Mapping[str, str]) -> bool:
+    """Whether the labels of a node are those that a job's options ask for."""
+    found = _about(node).get("labels", {})
+    selected: bool = pairs(options.get("selector", "")).items() <= found.items()
+    return selected and all(rule.holds(found) for rule in label_rules(options.get("affinity", "")))
 
 
 def node_info(node: Object) -> NodeInfo:

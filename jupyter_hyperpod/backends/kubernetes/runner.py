@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ...core.backend_options import pairs
+from ...core.backend_options import has_remote_head, pod_user
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
 from ...system import portable
@@ -38,11 +38,24 @@ def connect(options: Mapping[str, str]) -> Api:
 
 
 def person(options: Mapping[str, str]) -> manifests.PodUser:
-    """As whom pods run; home is this process's where pods have that directory, too."""
+    """As whom pods run: like this process, unless other numbers are asked for; home is this process's where pods have
+    that directory, too."""
     home = os.path.expanduser("~")
     there = not manifests.missing_directories(options, [home])
     others = tuple(sorted(set(os.getgroups()) - {portable.group_id()}))
-    return manifests.PodUser(portable.user_id(), portable.group_id(), others, home if there else "/tmp")
+    uid, gid = pod_user(options) or (portable.user_id(), portable.group_id())
+    return manifests.PodUser(uid, gid, tuple(one for one in others if one != gid), home if there else "/tmp")
+
+
+def foreign_user(options: Mapping[str, str]) -> str:
+    """Why pods cannot run as the user whom a job names, as a sentence; "" where they can."""
+    wanted, own = pod_user(options), portable.user_id()
+    if wanted is None or wanted[0] == own or has_remote_head(options):
+        return ""
+    return (
+        f"pods would run as user {wanted[0]} (--kubernetes user=…) and could not use this job store, which belongs to "
+        f"user {own}: submit as user {wanted[0]}, or let the head of the job run in the cluster (--kubernetes head=pod)"
+    )
 
 
 def not_shared(options: Mapping[str, str], places: Sequence[str]) -> str:
@@ -85,7 +98,7 @@ class KubernetesRunner(PolledRunner):
         return ""
 
     def serving(self, options: Mapping[str, str], part: str) -> set[str]:
-        return parse.serving(self._node_items, pairs(options.get("selector", "")))
+        return parse.serving(self._node_items, options)
 
     def shares_nodes(self, options: Mapping[str, str]) -> bool:
         return False

@@ -17,6 +17,7 @@ from .rights import Right
 OLDEST = (1, 20)
 COMPUTE = ("cpu", "memory")
 TOKEN_S = 3600.0
+ENFORCED = "pod-security.kubernetes.io/enforce"
 MANY = ("ReadWriteMany", "ReadOnlyMany")
 AMOUNT = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i))?")
 SCALES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -47,6 +48,8 @@ class JobNeeds:
     elastic_priority_class: str = ""
     claims: tuple[str, ...] = ()
     queue: str = ""
+    node_directories: bool = False  # pods mount directories of the nodes
+    root: bool = False  # pods run as root, or as the user of their image, who may be root
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class ClusterFacts:
 
 def shortages(wanted: JobNeeds, facts: ClusterFacts) -> list[Shortage]:
     """Everything that a cluster lacks, each with its remedy."""
-    judges = (_version, _namespace, _rights, _token, _quotas, _limits, _classes, _claims, _queue)
+    judges = (_version, _namespace, _security, _rights, _token, _quotas, _limits, _classes, _claims, _queue)
     return [shortage for judge in judges for shortage in judge(wanted, facts)]
 
 
@@ -114,6 +117,18 @@ def _namespace(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
         yield Shortage(
             "namespace", f"the namespace {name} is being deleted", "name another: --kubernetes namespace=NAME"
         )
+
+
+def _security(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
+    """What the Pod Security Standard of the namespace would refuse: a Job is made, and never gets a pod."""
+    level = ((facts.namespace or {}).get("metadata") or {}).get("labels", {}).get(ENFORCED, "privileged")
+    which = f"the namespace {wanted.namespace} ({ENFORCED}={level}) admits no pods"
+    if level in ("baseline", "restricted") and wanted.node_directories:
+        remedy = "use a volume claim: --kubernetes claim=NAME:/PATH"
+        yield Shortage("pod security", f"{which} with directories of the nodes (--kubernetes host-path=…)", remedy)
+    if level == "restricted" and wanted.root:
+        remedy = "name another user: --kubernetes user=1000, with head=pod unless you submit as that user"
+        yield Shortage("pod security", f"{which} that may run as root, as those of this job would", remedy)
 
 
 def _rights(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:

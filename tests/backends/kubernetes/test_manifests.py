@@ -6,20 +6,36 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes import manifests, parse
 from jupyter_hyperpod.backends.kubernetes.manifests import PodUser
+from jupyter_hyperpod.backends.kubernetes.runner import foreign_user, person
 from jupyter_hyperpod.backends.types import BASE, ELASTIC
-from jupyter_hyperpod.core.backend_options import KUBERNETES, head_store, pairs, shared_directories
+from jupyter_hyperpod.core.backend_options import (
+    KUBERNETES,
+    LabelRule,
+    Toleration,
+    head_store,
+    label_rules,
+    names,
+    pairs,
+    pod_user,
+    shared_directories,
+    tolerations,
+)
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import JobSpec, LaunchPlan
+from jupyter_hyperpod.system import portable
+from tests.support.pod_security import refusals
 
 GOLDEN = Path(__file__).with_name("golden")
 PLAN = LaunchPlan(
@@ -45,8 +61,19 @@ RICH = {
     "selector": "sagemaker.amazonaws.com/instance-group-name=workers",
     "bind": "10.0.0.1",
 }
+PLACED = {
+    "image": "registry.example/train:3",
+    "claim": "team/me:/fsx,team/models:/models:ro",
+    "user": "1000:2000",
+    "fs-group": "2000",
+    "affinity": "zone=a|b,gpu!=t4,fast,!spot",
+    "prefer": "rack=r1,quiet",
+    "tolerations": "nvidia.com/gpu,team=alpha:NoSchedule",
+    "pull-secrets": "registry,mirror",
+}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"options": PLAIN, "part": BASE, "person": PodUser(0, 0)},
+    "placed": {"options": PLACED, "part": BASE, "person": PodUser(1000, 2000), "avoid": ("n3",)},
     "rich": {
         "options": RICH,
         "part": ELASTIC,
@@ -56,9 +83,28 @@ CASES: dict[str, dict[str, Any]] = {
 }
 text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 name = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+number = st.integers(0, 2**31 - 1)
+DEVICES = ["cpu", "memory", "nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron", "vpc.amazonaws.com/efa"]
+rules = st.lists(st.tuples(name, st.sampled_from(["=", "!=", "", "!"]), st.lists(name, min_size=1)), min_size=1)
+taints = st.lists(
+    st.tuples(name, st.just("") | name, st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"])), min_size=1
+)
 
 
-HEADED = {"rich-head": {**RICH, "head": "pod", "account": "heads"}, "plain-head": {**PLAIN, "head": "pod"}}
+def written_rules(found: list[tuple[str, str, list[str]]]) -> str:
+    """As a person writes them."""
+    return ",".join(f"{key}{how}{'|'.join(values)}" if "=" in how else f"{how}{key}" for key, how, values in found)
+
+
+def read_rules(found: Iterable[dict[str, Any]]) -> list[LabelRule]:
+    return [LabelRule(one["key"], one["operator"], tuple(one.get("values", ()))) for one in found]
+
+
+HEADED = {
+    "rich-head": {**RICH, "head": "pod", "account": "heads"},
+    "plain-head": {**PLAIN, "head": "pod"},
+    "placed-head": {**PLACED, "head": "pod"},
+}
 
 
 def rendered(case: str) -> str:
@@ -175,21 +221,32 @@ def test_a_name_of_another_kind_is_none(word: str) -> None:
     assert element is None or manifests.element_name(element.batch, int(word.split("-")[2])) == word
 
 
+OPTIONS = st.fixed_dictionaries(
+    {"image": name, "host-path": name.map(lambda word: f"/{word}")},
+    optional={
+        "namespace": name,
+        "queue": name,
+        "priority-class": name,
+        "user": st.tuples(number, number).map("{0[0]}:{0[1]}".format),
+        "fs-group": number.map(str),
+        "affinity": rules.map(written_rules),
+        "prefer": rules.map(written_rules),
+        "tolerations": taints.map(
+            lambda found: ",".join(key + (f"={value}" if value else "") + f":{how}" for key, value, how in found)
+        ),
+        "pull-secrets": st.lists(name, min_size=1, unique=True).map(",".join),
+        "resources": st.dictionaries(st.sampled_from(DEVICES), st.integers(1, 99), min_size=1).map(
+            lambda found: ",".join(f"{key}={value}" for key, value in found.items())
+        ),
+        "selector": st.dictionaries(name, name, min_size=1).map(
+            lambda found: ",".join(f"{key}={value}" for key, value in found.items())
+        ),
+    },
+)
+
+
 @given(
-    options=st.fixed_dictionaries(
-        {"image": name, "host-path": name.map(lambda word: f"/{word}")},
-        optional={
-            "namespace": name,
-            "queue": name,
-            "priority-class": name,
-            "resources": st.dictionaries(name, st.integers(1, 99), min_size=1).map(
-                lambda found: ",".join(f"{key}={value}" for key, value in found.items())
-            ),
-            "selector": st.dictionaries(name, name, min_size=1).map(
-                lambda found: ",".join(f"{key}={value}" for key, value in found.items())
-            ),
-        },
-    ),
+    options=OPTIONS,
     part=st.sampled_from([BASE, ELASTIC]),
     batch=st.integers(1, 10**16),
     avoid=st.lists(name, max_size=3, unique=True),
@@ -198,8 +255,21 @@ def test_what_is_asked_for_comes_back_from_the_manifest(
     options: dict[str, str], part: str, batch: int, avoid: list[str]
 ) -> None:
     JobSpec("job", "0" * 64, backend="kubernetes", kubernetes=options)
-    made = json.loads(json.dumps(manifests.job(PLAN, options, part, batch, 3, PodUser(7, 8), avoid)))
+    uid, gid = pod_user(options) or (7, 8)
+    made = json.loads(json.dumps(manifests.job(PLAN, options, part, batch, 3, PodUser(uid, gid), avoid)))
     pod = made["spec"]["template"]["spec"]
+    kubernetes_validate.validate(made, "1.31", strict=True)
+    who = pod["securityContext"]
+    assert (who["runAsUser"], who["runAsGroup"], who.get("runAsNonRoot", False)) == (uid, gid, uid != 0)
+    assert who.get("fsGroup") == (int(options["fs-group"]) if "fs-group" in options else None)
+    assert [one["name"] for one in pod.get("imagePullSecrets", [])] == names(options.get("pull-secrets", ""))
+    accepted = [Toleration(one["key"], one.get("value"), one["effect"]) for one in pod.get("tolerations", [])]
+    assert accepted == tolerations(options.get("tolerations", ""))
+    placed = pod["affinity"].get("nodeAffinity", {})
+    wishes = placed.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    assert read_rules(rule for wish in wishes for rule in wish["preference"]["matchExpressions"]) == label_rules(
+        options.get("prefer", "")
+    )
     (container,) = pod["containers"]
     assert container["image"] == options["image"]
     assert pod.get("priorityClassName") == options.get("priority-class")
@@ -208,11 +278,48 @@ def test_what_is_asked_for_comes_back_from_the_manifest(
     assert container.get("resources", {}).get("requests", {}) == pairs(options.get("resources", ""))
     assert [one["hostPath"]["path"] for one in pod["volumes"][:-1]] == [options["host-path"]]
     terms = pod["affinity"].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    told = [one["values"] for term in terms.get("nodeSelectorTerms", ()) for one in term["matchFields"]]
-    assert told == [[node] for node in avoid]
+    (term,) = terms.get("nodeSelectorTerms", [{}])
+    assert [one["values"] for one in term.get("matchFields", ())] == [[node] for node in avoid]
+    assert read_rules(term.get("matchExpressions", ())) == label_rules(options.get("affinity", ""))
     ((found,),) = parse.elements([made], []).values()
     assert (found.name, found.job, found.part, found.batch) == (f"hp-{batch}-3", PLAN.job_id, part, batch)
     assert found.state == parse.PENDING and found.waits
+
+
+def test_pods_of_another_user_than_root_are_admitted_where_pods_are_restricted() -> None:
+    """Claims only: directories of nodes are what no such namespace admits."""
+    for case in ("placed", "placed-head", "rich"):
+        assert refusals(json.loads(rendered(case))["spec"]["template"]["spec"]) == []
+    of_root = json.loads(rendered("plain"))["spec"]["template"]["spec"]
+    assert refusals(of_root) == ["volumes of these kinds: hostPath", "runAsNonRoot is not true", "runAsUser is 0"]
+
+
+def test_a_claim_is_one_volume_and_stays_read_only_where_it_is_mounted_so() -> None:
+    options = {"image": "x", "claim": "a/me:/fsx,a/models:/models:ro,b/x:/x:ro,b:/b:ro", "host-path": "/a:ro"}
+    pod = manifests.job(PLAN, options, BASE, 1, 0, PodUser(1, 1))["spec"]["template"]["spec"]
+    assert [one.get("persistentVolumeClaim") for one in pod["volumes"]] == [
+        {"claimName": "a"},
+        {"claimName": "b", "readOnly": True},
+        None,
+        None,
+    ]
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert [(one["name"], one["mountPath"], one.get("subPath"), one.get("readOnly")) for one in mounts] == [
+        ("shared-0", "/fsx", "me", None),
+        ("shared-0", "/models", "models", True),
+        ("shared-1", "/x", "x", True),
+        ("shared-1", "/b", None, True),
+        ("shared-2", "/a", None, True),
+        ("memory", "/dev/shm", None, None),
+    ]
+
+
+def test_pods_run_as_another_user_only_where_the_store_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portable, "user_id", lambda: 1000)
+    for options in (PLAIN, {**PLAIN, "user": "1000:5"}, {**PLAIN, "user": "7", "head": "pod"}):
+        assert foreign_user(options) == ""
+    assert "pods would run as user 7" in foreign_user({**PLAIN, "user": "7"})
+    assert person({**PLAIN, "user": "1000:5"}).gid == 5
 
 
 def test_directories_that_pods_share() -> None:
@@ -242,6 +349,17 @@ def test_directories_that_pods_share() -> None:
         ({"image": "x", "host-path": "/a", "namespace": "My Team"}, "not the name of a namespace"),
         ({"image": "x", "host-path": "/a", "resources": "cpu=lots"}, "is no amount"),
         ({"image": "x", "host-path": "/a", "resources": "cpu"}, "KEY=VALUE"),
+        ({"image": "x", "claim": "c/../x:/a"}, "no directory of the claim c"),
+        ({"image": "x", "claim": "c/:/a"}, "no directory of the claim c"),
+        ({"image": "x", "host-path": "/a", "user": "me"}, "no number of a user"),
+        ({"image": "x", "host-path": "/a", "user": "1:"}, "no number of a user"),
+        ({"image": "x", "host-path": "/a", "user": "2147483648"}, "no number of a user"),
+        ({"image": "x", "host-path": "/a", "fs-group": "-1"}, "no number of a user or group"),
+        ({"image": "x", "host-path": "/a", "affinity": "zone="}, "KEY!=VALUE|VALUE, KEY or !KEY"),
+        ({"image": "x", "host-path": "/a", "prefer": "!zone=a"}, "KEY!=VALUE|VALUE, KEY or !KEY"),
+        ({"image": "x", "host-path": "/a", "tolerations": "gpu:Never"}, "effects are NoSchedule"),
+        ({"image": "x", "host-path": "/a", "tolerations": "=x"}, "not of the form KEY"),
+        ({"image": "x", "host-path": "/a", "pull-secrets": "A"}, "not the name of a secret"),
         ({"image": "x", "host-path": "/a", "selector": "zone=a b"}, "cannot be a label"),
         ({"image": "x", "host-path": "/a", "startup-deadline": "0s"}, "a time such as 5min"),
     ],
@@ -255,7 +373,7 @@ def test_options_of_another_backend_mean_nothing() -> None:
     with pytest.raises(SpecError, match="belong to --backend kubernetes; the backend is slurm"):
         JobSpec("job", "0" * 64, backend="slurm", kubernetes=PLAIN)
     assert JobSpec("job", "0" * 64, backend="kubernetes", kubernetes=PLAIN).backend_options == PLAIN
-    assert set(RICH) <= set(KUBERNETES.checks)
+    assert set(RICH) | set(PLACED) <= set(KUBERNETES.checks)
 
 
 if __name__ == "__main__":

@@ -133,8 +133,17 @@ def test_nodes_and_who_took_them_out_of_service() -> None:
 def test_nodes_that_get_work_of_a_job() -> None:
     items = [node(labels={"zone": "a"}), {**node(labels={"zone": "b"}), "metadata": {"name": "n2", "labels": {}}}]
     assert parse.serving(items, {}) == {"n1", "n2"}
-    assert parse.serving(items, {"zone": "a"}) == {"n1"}
+    assert parse.serving(items, {"selector": "zone=a"}) == {"n1"}
     assert parse.serving([node("Unknown"), node(unschedulable=True)], {}) == set()
+    for rule, meant in (
+        ("zone=a|c", {"n1"}),
+        ("zone=b,zone", set()),
+        ("zone!=a", {"n2"}),
+        ("zone!=c", {"n1", "n2"}),
+        ("zone", {"n1"}),
+        ("!zone", {"n2"}),
+    ):
+        assert parse.serving(items, {"affinity": rule}) == meant, rule
 
 
 def test_every_phase_has_a_state() -> None:

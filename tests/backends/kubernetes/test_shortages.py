@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes.components import DRIVERS, MISSING, OLD, OWN_CLASSES, PRESENT, components
+from jupyter_hyperpod.backends.kubernetes.inquiry import needs_of
 from jupyter_hyperpod.backends.kubernetes.parse import AGENT
 from jupyter_hyperpod.backends.kubernetes.rights import RIGHTS, as_yaml, manifests, review, rules, subject
 from jupyter_hyperpod.backends.kubernetes.shortages import ClusterFacts, JobNeeds, amount, parse_version, shortages
 from jupyter_hyperpod.core.health import HealthRecord
+from jupyter_hyperpod.system import portable
 
 ALL = tuple((right, True) for right in RIGHTS)
 GOOD = ClusterFacts(version="v1.29.3-eks-036c24b", rights=ALL, namespace={"status": {"phase": "Active"}})
@@ -74,6 +76,39 @@ def test_any_text_is_an_amount_or_none(text: str) -> None:
 @given(st.integers(0, 10**6), st.sampled_from(["Ki", "Mi", "Gi", "Ti"]))
 def test_a_binary_amount_is_exact(number: int, unit: str) -> None:
     assert amount(f"{number}{unit}") == number * 1024 ** ("KMGT".index(unit[0]) + 1)
+
+
+@pytest.mark.parametrize(
+    ("level", "needs", "said"),
+    [
+        ("privileged", {"node_directories": True, "root": True}, []),
+        ("baseline", {"node_directories": True, "root": True}, ["directories of the nodes"]),
+        ("restricted", {"node_directories": True, "root": True}, ["directories of the nodes", "may run as root"]),
+        ("restricted", {"root": True}, ["may run as root"]),
+        ("restricted", {}, []),
+    ],
+)
+def test_what_the_pod_security_standard_of_a_namespace_refuses(
+    level: str, needs: dict[str, bool], said: list[str]
+) -> None:
+    space = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+    found = told(replace(WANTED, **needs), namespace=space)
+    assert len(found) == len(said) and all(fatal for _, fatal in found)
+    assert all(word in sentence for word, (sentence, _) in zip(said, found, strict=True))
+
+
+def test_who_pods_run_as_is_known_where_the_image_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portable, "user_id", lambda: 1000)
+    claim = {"image": "x", "claim": "data:/fsx"}
+    for options, root in (
+        (claim, False),
+        ({**claim, "user": "0"}, True),
+        ({**claim, "head": "pod"}, True),
+        ({**claim, "head": "pod", "user": "1000"}, False),
+    ):
+        assert needs_of(options, "team", 1).root == root, options
+    assert needs_of({"image": "x", "claim": "a/b:/b,a/c:/c:ro"}, "team", 1).claims == ("a",)
+    assert needs_of({**claim, "host-path": "/x"}, "team", 1).node_directories
 
 
 def test_every_right_that_is_missing_is_named_alone() -> None:
