@@ -5,6 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { ApiError } from './api';
+import { said } from './said/said';
 
 /** JupyterLab cuts longer texts. */
 export const TOAST_LENGTH = 140;
@@ -39,8 +40,10 @@ function cut(text: string, room: number): string {
 
 /** Show a refusal as a toast; the whole text is in a dialog where the toast is too small. */
 export function tellRefusal(error: unknown, trans: TranslationBundle): void {
-  const { message, hint } =
+  const refused =
     error instanceof ApiError ? error : { message: String(error), hint: '' };
+  const message = said(refused.message, trans);
+  const hint = said(refused.hint, trans);
   const text = toastText(message, hint);
   const whole = !text.includes('…') || text === message;
   Notification.error(text, {

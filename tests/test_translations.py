@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from translations import catalogues
+from jupyter_hyperpod.policy import membership, recovery, scaling, serving
+from translations import catalogues, sentences
 from translations.catalogues import Catalog, Places, Untranslatable
 
 SOURCES = catalogues.TREE / "src"
@@ -107,3 +109,54 @@ def test_what_is_not_in_the_sources_any_more_is_named() -> None:
     assert list(catalogues.faults(Catalog(), catalog)) == [
         'translations/de_DE.po has an entry for "Gone", which is not in the sources any more'
     ]
+
+
+def test_a_sentence_is_taken_with_a_place_for_each_value_that_is_not_known_before() -> None:
+    source = '''
+LOST = "network partition"
+
+def why(node, nodes, gone, state):
+    """No sentence."""
+    most = ", the most there may be" if gone else ""
+    print(f"{plural(len(nodes), 'node')} of {node} {'are' if gone else 'is'} gone{most}")
+    reason = open(node)
+    return f"{node} is gone: {reason}" if gone else f"{node!r}{state} is adjacent", "a_key", f"costs {gone:.0f} % of it"
+
+def held(by):
+    return f"waits because it is {_count(by)}"
+
+def _count(number):
+    return f"held by {number}"
+'''
+    found = list(dict.fromkeys(sentences.in_source(source)))
+    assert found == [
+        "network partition",
+        *(
+            f"{count} gone{most}"
+            for count in ("1 node of %1 are", "1 node of %1 is", "%1 nodes of %2 are", "%1 nodes of %2 is")
+            for most in (", the most there may be", "")
+        ),
+        "%1 is gone: %2",
+        "waits because it is held by %1",
+        "held by %1",
+    ]
+
+
+def test_what_decisions_say_is_among_the_sentences() -> None:
+    texts = sentences.sentences(catalogues.TREE / catalogues.DOMAIN)
+    known = [re.compile("(.+?)".join(map(re.escape, re.split(r"%\d", text)))) for text in texts]
+    beat = membership.MemberHeartbeat("node-1.a", 9.0, 9.0, membership.COMPUTE, unconfirmed_s=1.0)
+    claim = scaling.Claim("big-1", 0, 0.0, 3, 3, queue="q")
+    said = (
+        membership.start(3, 4, 2, 9.0).reason,
+        membership.next_size(1, 0, 4, 2).reason,
+        membership.lost([beat], 1.0).reason,
+        recovery.at_once(1, 10**9, 1.0).reason,
+        serving.decide([serving.LoadReading(9.5, 7)], 1, serving.Limits(0, 4, 2.0, 60.0), 10.0).reason,
+        scaling.impossible(claim, 4, 1, {}),
+    )
+    assert all(said) and [text for text in said if not any(one.fullmatch(text) for one in known)] == []
+
+
+def test_no_exception_for_sentences_is_out_of_date() -> None:
+    assert sentences.stale(catalogues.TREE / catalogues.DOMAIN) == []

@@ -18,6 +18,8 @@ from pathlib import Path
 from babel.messages.catalog import Catalog, Message
 from babel.messages.pofile import read_po, write_po
 
+from translations.sentences import sentences
+
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
 DOMAIN = "jupyter_hyperpod"
@@ -49,6 +51,8 @@ class Places:
     template: Path
     translated: Path
     shipped: Path
+    # Where the browser finds the sentences of the cluster; None: without them.
+    sentences: Path | None = None
 
     def of(self, language: str) -> Path:
         """The translations that a person writes."""
@@ -58,7 +62,10 @@ class Places:
         return self.shipped / language / "LC_MESSAGES" / f"{DOMAIN}.json"
 
 
-OURS = Places(HERE / f"{DOMAIN}.pot", HERE, TREE / DOMAIN / "locale")
+OURS = Places(HERE / f"{DOMAIN}.pot", HERE, TREE / DOMAIN / "locale", TREE / "src" / "said" / "sentences.ts")
+SENTENCES = """/** What the cluster says, from its Python sources; `make translations` writes this file. */
+export const SENTENCES: readonly string[] = {told};
+"""
 
 
 def texts_in(sources: Path) -> Catalog:
@@ -160,7 +167,13 @@ def _text(message: Message) -> str:
 def current(sources: Path, places: Places = OURS) -> tuple[dict[Path, str], list[str]]:
     """Return what every file has to hold, and what a person has to write or correct. Raises Untranslatable."""
     template = texts_in(sources)
-    files = {places.template: written(template)}
+    files: dict[Path, str] = {}
+    if places.sentences is not None:
+        told = sentences(TREE / DOMAIN)
+        for text, origins in told.items():
+            template.add(text, locations=[(origin, 0) for origin in origins])
+        files[places.sentences] = SENTENCES.format(told=json.dumps([*told], indent=2))
+    files[places.template] = written(template)
     wrong: list[str] = []
     for language in LANGUAGES:
         catalog = translations(language, places)

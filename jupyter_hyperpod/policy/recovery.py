@@ -248,9 +248,8 @@ def _load(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recove
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
     by = plural(len(loaders), "member")
-    reason = f"nobody holds the training state: the checkpoint of step {newest[0]} is loaded by {by}"
-    if fresh:
-        reason += f", {len(fresh)} that cannot see it get the state from them"
+    blind = f", {len(fresh)} that cannot see it get the state from them" if fresh else ""
+    reason = f"nobody holds the training state: the checkpoint of step {newest[0]} is loaded by {by}{blind}"
     holdings = holdings_of(nobody, shares, micro_batches)
     return Decision(RecoveryPlan(newest[0], loaders, (), fresh, nobody, shares, holdings, newest, loaders), reason)
 

@@ -284,7 +284,7 @@ def _waits_for_nodes(claim: Claim, starting: bool) -> str:
         return "waits for nodes that are starting"
     if claim.minimum == 1:
         return "waits until a node is free"
-    return f"waits until {_count(claim.minimum)} are free at once"
+    return f"waits until {claim.minimum:,} nodes are free at once"
 
 
 def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str], to: str) -> Decision[Grant]:
@@ -304,9 +304,9 @@ def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str
         reason = f"keeps its {_count(held)}"
     else:
         fewer = f" ({held + len(start)} of {claim.target} asked for)" if held + len(start) < claim.target else ""
-        parts = [f"{'takes' if claim.running else 'starts on'} {', '.join(start)}{fewer}"] if start else []
-        parts += [f"with {', '.join(extra)} as spare"] if extra else []
-        reason = ", ".join(parts) if start else f"takes {', '.join(extra)} as spare"
+        spare = f", with {', '.join(extra)} as spare" if extra else ""
+        verb = "takes" if claim.running else "starts on"
+        reason = f"{verb} {', '.join(start)}{fewer}{spare}" if start else f"takes {', '.join(extra)} as spare"
     return Decision(Grant(claim.job_id, names, target), reason)
 
 

@@ -46,21 +46,21 @@ def decide(readings: Sequence[LoadReading], replicas: int, limits: Limits, now_s
     """
     kept = _clamp(replicas, limits)
     if kept != replicas:
-        return Decision(kept, f"{_count(replicas)} were outside the range {limits.minimum}:{limits.maximum}")
+        return Decision(kept, f"outside the range {limits.minimum}:{limits.maximum}: {_count(replicas)}")
     recent = [reading.outstanding for reading in readings if now_s - UP_WINDOW_S <= reading.time_s <= now_s]
     load = sum(recent) / len(recent) if recent else 0.0
     wanted = _clamp(_needed(load, limits), limits)
     if wanted > replicas:
         wish = f"{limits.outstanding:g} a replica are wanted"
-        reason = f"{format_number(load)} requests are outstanding, {wish}: {_count(wanted)}"
-        return Decision(wanted, reason + (", the most there may be" if wanted == limits.maximum else ""))
+        most = ", the most there may be" if wanted == limits.maximum else ""
+        return Decision(wanted, f"{format_number(load)} requests are outstanding, {wish}: {_count(wanted)}{most}")
     since_s = now_s - limits.scale_down_delay_s
     if replicas > limits.minimum and readings and readings[0].time_s <= since_s:
-        most = max((reading.outstanding for reading in readings if since_s <= reading.time_s <= now_s), default=0)
-        enough = _clamp(_needed(most, limits), limits)
+        peak = max((reading.outstanding for reading in readings if since_s <= reading.time_s <= now_s), default=0)
+        enough = _clamp(_needed(peak, limits), limits)
         if enough < replicas:
-            reason = f"no more than {most} requests were outstanding for {limits.scale_down_delay_s:g} s"
-            return Decision(enough, f"{reason}: {_suffice(enough)}")
+            calm = f"no more than {peak} requests were outstanding for {limits.scale_down_delay_s:g} s"
+            return Decision(enough, f"{calm}: {_suffice(enough)}")
     return Decision(replicas, f"{format_number(load)} requests are outstanding: {_suffice(replicas)}")
 
 
@@ -77,7 +77,7 @@ def _count(replicas: int) -> str:
 
 
 def _suffice(replicas: int) -> str:
-    return f"{_count(replicas)} {'suffices' if replicas == 1 else 'suffice'}"
+    return "1 replica suffices" if replicas == 1 else f"{replicas:,} replicas suffice"
 
 
 def choose(outstanding: Mapping[str, int], slots: int, avoid: Collection[str] = ()) -> str | None:

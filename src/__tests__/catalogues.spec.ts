@@ -1,33 +1,7 @@
-import { readFileSync } from 'fs';
-import { join } from 'path';
-
-import { TranslationManager } from '@jupyterlab/translation';
-
 import { stateLabel } from '../components/parts';
+import { catalogue, filled, translator } from './translator';
 
-const VALUES = ['<1>', '<2>', '<3>', '<4>'];
-
-function catalogue(language: string): Record<string, string[]> {
-  const folder = join(__dirname, '../../jupyter_hyperpod/locale', language);
-  const path = join(folder, 'LC_MESSAGES/jupyter_hyperpod.json');
-  return JSON.parse(readFileSync(path, 'utf8'));
-}
-
-/** JupyterLab's own translator, with a catalogue as its server sends it. */
-async function translator(language: string) {
-  const answer = {
-    data: { jupyter_hyperpod: catalogue(language) },
-    message: ''
-  };
-  const connector = { fetch: () => Promise.resolve(answer) };
-  const manager = new TranslationManager('', '', undefined, connector as any);
-  await manager.fetch(language);
-  return manager.load('jupyter_hyperpod');
-}
-
-function filled(text: string, values: unknown[]): string {
-  return text.replace(/%(\d)/g, (_, place) => `${values[place - 1]}`);
-}
+const VALUES = ['<1>', '<2>', '<3>', '<4>', '<5>'];
 
 describe.each([
   ['de_DE', 'Läuft'],

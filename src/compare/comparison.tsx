@@ -5,6 +5,7 @@ import { ApiError, IComparison } from '../api';
 import { Part } from '../components/boundary';
 import { useShared } from '../components/context';
 import { Button, StateChip } from '../components/parts';
+import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import { Chart, IMark } from './chart';
 import { csv, IView, lines } from './curves';
@@ -34,7 +35,7 @@ export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
       <Connection />
       {problem && (
         <p className="jp-Hp-banner" role="status">
-          {problem}
+          {said(problem, trans)}
           <Button onClick={ask}>{trans.__('Try again')}</Button>
         </p>
       )}

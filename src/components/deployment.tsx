@@ -9,6 +9,7 @@ import {
   formatInteger
 } from '../format';
 import type { IJobSummary, IJobView, IReplica } from '../model/views';
+import { said } from '../said/said';
 import { useShared } from './context';
 import { Stat } from './parts';
 
@@ -23,7 +24,7 @@ export function loadText(
 ): string {
   const told = traffic(job);
   if (told === null || told.ready === 0) {
-    return job.reason;
+    return said(job.reason, trans);
   }
   const words = [
     narrow

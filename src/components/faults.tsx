@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import type { FaultTarget } from '../api';
 import { Aim, FAULTS, Fault, faultsOf } from '../model/events';
+import { said } from '../said/said';
 import { useShared } from './context';
 import { Button } from './parts';
 
@@ -44,8 +45,8 @@ export function FaultButtons(props: {
             <option
               key={fault}
               value={fault}
-              title={FAULTS[fault].sentence}
-            >{`${fault}: ${FAULTS[fault].sentence}`}</option>
+              title={said(FAULTS[fault].sentence, trans)}
+            >{`${fault}: ${said(FAULTS[fault].sentence, trans)}`}</option>
           ))}
         </select>
       )}
@@ -59,7 +60,7 @@ export function FaultButtons(props: {
               'Inject the fault “%1” into %2 (%3)',
               fault,
               props.name,
-              FAULTS[fault].sentence
+              said(FAULTS[fault].sentence, trans)
             )}
             onClick={() => inject(fault)}
           >

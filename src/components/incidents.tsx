@@ -4,6 +4,7 @@ import * as React from 'react';
 import { incidentDuration } from '../derive';
 import { formatClock, formatDuration, labelOf } from '../format';
 import type { IIncident } from '../model/views';
+import { said } from '../said/said';
 import { useNow, useShared } from './context';
 
 /** The word for a stage of an incident. */
@@ -45,6 +46,7 @@ export function Incident(props: {
   const open = incident.resumed_s === null && !props.ended;
   const now_s = useNow(open);
   const id = React.useId();
+  const cause = said(incident.cause, trans);
   const last = incident.stages[incident.stages.length - 1];
   const until_s = open ? now_s : (last?.time_s ?? incident.started_s);
   const took = formatDuration(
@@ -61,7 +63,7 @@ export function Incident(props: {
       >
         <span className="jp-Hp-caret" aria-hidden />
         <span className="jp-Hp-strong">{title(incident, trans)}</span>
-        <span className="jp-Hp-cause">{incident.cause}</span>
+        <span className="jp-Hp-cause">{cause}</span>
         <span className="jp-Hp-took">
           {incident.resumed_s !== null ? (
             incident.detection_s !== null ? (
@@ -87,7 +89,7 @@ export function Incident(props: {
           <>
             <div className="jp-Hp-incident-facts">
               {formatClock(incident.started_s)}
-              <span className="jp-Hp-narrow">{` · ${incident.cause}`}</span>
+              <span className="jp-Hp-narrow">{` · ${cause}`}</span>
               {props.job && ` · ${props.job}`}
               {incident.rung !== null &&
                 ` · ${trans.__('rung %1', incident.rung)}`}
@@ -150,7 +152,7 @@ function Stages(props: {
           <span className="jp-Hp-stage-time">
             {tookText(stage.took_s, trans)}
           </span>
-          <span className="jp-Hp-stage-text">{stage.text}</span>
+          <span className="jp-Hp-stage-text">{said(stage.text, trans)}</span>
         </li>
       ))}
     </ol>

@@ -22,6 +22,7 @@ import {
 import { promoteIcon, scaleIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
+import { said } from '../said/said';
 import { useNow, useShared } from './context';
 import { loadText } from './deployment';
 import { Button, ProgressBar, Stat, StateChip, stepOf } from './parts';
@@ -89,9 +90,15 @@ export function JobHeader(props: {
         <StateChip
           state={job.state}
           trans={trans}
-          title={failureOf(job) ? undefined : job.reason}
+          title={failureOf(job) ? undefined : said(job.reason, trans)}
         />
-        <span className="jp-Hp-name">{job.name || job.id}</span>
+        <span
+          className="jp-Hp-name"
+          role="heading"
+          aria-level={props.open ? 3 : 2}
+        >
+          {job.name || job.id}
+        </span>
         <span className="jp-Hp-id" title={trans.__('Job id')}>
           {job.id}
         </span>
@@ -118,10 +125,11 @@ export function JobHeader(props: {
 
 /** Why a job failed, where the user's program is not the cause. */
 export function Failure({ job }: { job: IJobSummary }): JSX.Element | null {
+  const { trans } = useShared();
   const failure = job.error === null ? failureOf(job) : null;
   return failure === null ? null : (
     <div className="jp-Hp-error" role="alert">
-      {failure}
+      {said(failure, trans)}
     </div>
   );
 }
@@ -148,7 +156,11 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
       )}
       <div className="jp-Hp-row jp-Hp-small">
         <span className="jp-Hp-clip">
-          {active ? loadText(job, trans) : failureOf(job) ? null : job.reason}
+          {active
+            ? loadText(job, trans)
+            : failureOf(job)
+              ? null
+              : said(job.reason, trans)}
         </span>
         <span
           className="jp-Hp-right"
@@ -196,7 +208,7 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
               ? stepOf(job, trans)
               : failureOf(job)
                 ? null
-                : job.reason}
+                : said(job.reason, trans)}
         </span>
         <span className="jp-Hp-right">{words.join(' · ')}</span>
       </div>

@@ -14,6 +14,7 @@ import { UserError } from '../components/traceback';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
+import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 
 const PLOT_HEIGHT = 240;
@@ -191,27 +192,27 @@ function Members({ job }: { job: IJobView }): JSX.Element {
 
 function Decisions({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
-  const said = [
+  const told = [
     ...job.decisions.map(decision => ({
       time_s: decision.time_s,
       name: decision.policy,
-      text: decision.reason
+      text: said(decision.reason, trans)
     })),
     ...job.warnings.map(warning => ({
       time_s: warning.time_s,
       name: trans.__('warning'),
-      text: warning.text
+      text: said(warning.text, trans)
     }))
   ].sort((a, b) => b.time_s - a.time_s);
   return (
     <section>
       <h3 className="jp-Hp-label">{trans.__('Decisions')}</h3>
-      {said.length === 0 && (
+      {told.length === 0 && (
         <p className="jp-Hp-quiet">{trans.__('None so far.')}</p>
       )}
       <ol className="jp-Hp-decisions">
-        {said.map((decision, index) => (
-          <li key={said.length - index}>
+        {told.map((decision, index) => (
+          <li key={told.length - index}>
             <span className="jp-Hp-small">
               {formatClock(decision.time_s)} · {decision.name}
             </span>

@@ -14,6 +14,7 @@ import { TextField, TickField } from '../run/fields';
 import { IChoice, NOTHING } from '../run/line';
 import { Where } from '../run/where';
 import { problemText } from '../run/words';
+import { said } from '../said/said';
 import type { IPromoted } from './dialog';
 
 /** A choice that changes is sent after it has rested for this time. */
@@ -92,7 +93,7 @@ export function PromotionForm(props: {
         <h3 className="jp-Hp-label">{trans.__('What differs')}</h3>
         {problem && (
           <p className="jp-Hp-wrong jp-mod-error" role="alert">
-            {problem}
+            {said(problem, trans)}
           </p>
         )}
         {plan && (

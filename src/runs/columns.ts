@@ -6,6 +6,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IRun } from '../api';
 import { stateLabel } from '../components/parts';
 import { formatDuration, formatInteger, formatLoss } from '../format';
+import { said } from '../said/said';
 import { IIndexed, seconds } from './filter';
 
 type Key = number | string | null;
@@ -68,7 +69,7 @@ export function columns(
       trans.__('State'),
       104,
       run => stateLabel(run.state, trans),
-      run => run.reason
+      run => said(run.reason, trans)
     ),
     text('tags', trans.__('Tags'), 150, run => run.tags.join(' ')),
     number('step', trans.__('Steps'), 104, run => run.step || null, stepsText),

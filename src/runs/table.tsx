@@ -4,6 +4,7 @@ import type { IRun } from '../api';
 import { useChanges, useShared } from '../components/context';
 import { Button } from '../components/parts';
 import { formatInteger } from '../format';
+import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import { RunActions } from './actions';
 import { columns as allColumns, IColumn, sorted, usual } from './columns';
@@ -117,7 +118,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
       </div>
       {rows.problem && (
         <p className="jp-Hp-banner" role="status">
-          {rows.problem}
+          {said(rows.problem, trans)}
         </p>
       )}
       {all.length > 0 || !rows.known ? (
@@ -277,6 +278,12 @@ function ColumnChoice(props: {
     <details
       ref={box}
       className="jp-Hp-choice"
+      onBlur={event => {
+        const to = event.relatedTarget;
+        if (to && box.current && !box.current.contains(to)) {
+          box.current.open = false;
+        }
+      }}
       onKeyDown={event => {
         if (event.key === 'Escape' && box.current) {
           box.current.open = false;

@@ -15,6 +15,7 @@ import { Button, StateChip } from '../components/parts';
 import { Sheet } from '../components/sheet';
 import { isSure } from '../components/sure';
 import { tellRefusal } from '../refusals';
+import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import type { ScheduleList } from './list';
 import { rules, timeIn, until } from './words';
@@ -34,7 +35,7 @@ export function Schedules({ list }: { list: ScheduleList }): JSX.Element {
       <Connection />
       {problem && (
         <p className="jp-Hp-banner" role="status">
-          {problem}
+          {said(problem, trans)}
           <Button onClick={() => list.refresh()}>
             {trans.__('Try again')}
           </Button>
@@ -42,7 +43,7 @@ export function Schedules({ list }: { list: ScheduleList }): JSX.Element {
       )}
       {found?.notes.map((note, at) => (
         <div key={note} className="jp-Hp-banner" role="status">
-          {note}
+          {said(note, trans)}
           {stopped && at === found.notes.length - 1 && (
             <Button
               icon={runIcon}
@@ -270,7 +271,7 @@ function Run(props: { run: IScheduledRun; zone: string }): JSX.Element {
           </span>
         )}
       </td>
-      <td>{run.said}</td>
+      <td>{said(run.said, trans)}</td>
     </tr>
   );
 }

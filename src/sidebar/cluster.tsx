@@ -10,6 +10,7 @@ import { formatClockwork } from '../format';
 import { breakIcon } from '../icons';
 import type { IClusterView, INodeView } from '../model/views';
 import { NodeRole, partsOf, roleLabel, roleOf, ROLES } from '../nodes';
+import { said } from '../said/said';
 import { Elsewhere } from './elsewhere';
 import { NodeHealth } from './health';
 import { NodeGrid } from './nodes';
@@ -28,7 +29,7 @@ export function ClusterSection(): JSX.Element {
           <StateChip
             state={cluster.state}
             trans={trans}
-            title={cluster.reason}
+            title={said(cluster.reason, trans)}
           />
         )
       }
@@ -90,7 +91,7 @@ function StartCluster({ lost }: { lost?: string }): JSX.Element {
   return (
     <div className="jp-Hp-start">
       <p className="jp-Hp-quiet">
-        {lost ||
+        {(lost && said(lost, trans)) ||
           trans.__(
             'No cluster is running. The first job starts one, or start it here: %1 and %2, as processes of this machine.',
             trans._n('%1 node', '%1 nodes', nodes),
@@ -176,7 +177,10 @@ function NodeDetail(props: {
   const { trans } = useShared();
   const now_s = useNow(true);
   return (
-    <div className="jp-Hp-detail" aria-live="polite">
+    <div className="jp-Hp-detail" role="group" aria-label={node.node}>
+      <span className="jp-Hp-unseen" role="status">
+        {`${node.node}: ${roleLabel(role, trans)}`}
+      </span>
       <div className="jp-Hp-row">
         <span className="jp-Hp-strong">{node.node}</span>
         <StateChip state={role} label={roleLabel(role, trans)} trans={trans} />
@@ -187,7 +191,7 @@ function NodeDetail(props: {
           )}
         </span>
       </div>
-      {node.reason && <p>{node.reason}</p>}
+      {node.reason && <p>{said(node.reason, trans)}</p>}
       <dl className="jp-Hp-facts">
         <dt>{trans.__('Slots')}</dt>
         <dd>{`${node.used} / ${node.slots}`}</dd>

@@ -4,6 +4,7 @@ import { useShared } from '../components/context';
 import { stageLabel } from '../components/incidents';
 import { formatDuration } from '../format';
 import type { IClusterView, IDevices, IFinding } from '../model/views';
+import { said } from '../said/said';
 
 export const STATUS = 'sagemaker.amazonaws.com/node-health-status';
 /** The most findings shown; `jupyter hyperpod nodes describe` shows older ones. */
@@ -43,13 +44,13 @@ export function NodeHealth(props: {
           )}
         </dd>
       </dl>
-      {health.action !== 'watch' && <p>{health.reason}</p>}
+      {health.action !== 'watch' && <p>{said(health.reason, trans)}</p>}
       {wrong.map(finding => (
         <Finding key={finding.probe + finding.device} finding={finding} />
       ))}
       {incidents.slice(-SHOWN).map(incident => (
         <p key={incident.incident} className="jp-Hp-small">
-          {`${incident.cause}: `}
+          {`${said(incident.cause, trans)}: `}
           {incident.stages
             .map(stage =>
               stage.took_s === null

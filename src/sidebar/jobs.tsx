@@ -19,6 +19,7 @@ import { runsIcon, schedulesIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { tellRefusal } from '../refusals';
+import { said } from '../said/said';
 
 /** How many more ended jobs a click shows. */
 const PAGE = 50;
@@ -118,7 +119,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
   const active = !TERMINAL_STATES.has(job.state);
   const served = traffic(job);
   const value = served ? served.loaded : progress(job);
-  const failure = failureOf(job);
+  const failure = said(failureOf(job) ?? '', trans);
   return (
     <li className="jp-Hp-job" data-state={job.state}>
       <div className="jp-Hp-row">
@@ -133,7 +134,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
         <StateChip
           state={job.state}
           trans={trans}
-          title={failure ? undefined : job.reason}
+          title={failure ? undefined : said(job.reason, trans)}
         />
         {active ? (
           <span className="jp-Hp-actions">
@@ -165,7 +166,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
               ? placeText(job, trans)
               : failure
                 ? null
-                : job.reason}
+                : said(job.reason, trans)}
         </span>
         {job.loss !== null && (
           <span title={trans.__('Loss')}>{formatLoss(job.loss, job.step)}</span>

@@ -36,7 +36,8 @@ export function NodeGrid(props: ITiles): JSX.Element {
       ...event.currentTarget.querySelectorAll<HTMLElement>('[role=option]')
     ];
     const at = tiles.indexOf(event.target as HTMLElement);
-    const to = destination(event.key, tiles, at);
+    const leftwards = getComputedStyle(event.currentTarget).direction === 'rtl';
+    const to = destination(event.key, tiles, at, leftwards);
     if (to !== null) {
       event.preventDefault();
       tiles[to].focus();
@@ -93,13 +94,14 @@ function useGrowing(count: number): number {
 function destination(
   key: string,
   tiles: HTMLElement[],
-  at: number
+  at: number,
+  leftwards: boolean
 ): number | null {
   const top = tiles[at]?.offsetTop;
   const columns = tiles.filter(tile => tile.offsetTop === top).length || 1;
   const moves: Record<string, number> = {
-    ArrowRight: at + 1,
-    ArrowLeft: at - 1,
+    ArrowRight: leftwards ? at - 1 : at + 1,
+    ArrowLeft: leftwards ? at + 1 : at - 1,
     ArrowDown: at + columns,
     ArrowUp: at - columns,
     Home: 0,

@@ -4,6 +4,7 @@ import * as React from 'react';
 import { Part } from '../components/boundary';
 import { useShared, useTopics } from '../components/context';
 import { Button } from '../components/parts';
+import { said } from '../said/said';
 import { ClusterSection } from './cluster';
 import { IncidentsSection } from './incidents';
 import { JobsSection } from './jobs';
@@ -34,12 +35,12 @@ export function Sidebar(): JSX.Element {
 
 /** A notice, shown only while the disk of the store is full. */
 export function Room(): JSX.Element | null {
-  const { model } = useShared();
+  const { model, trans } = useShared();
   useTopics('cluster');
   const room = model.cluster?.room;
   return room ? (
     <div className="jp-Hp-banner" role="alert">
-      {room}
+      {said(room, trans)}
     </div>
   ) : null;
 }

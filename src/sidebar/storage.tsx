@@ -5,6 +5,7 @@ import { ApiError, IMount } from '../api';
 import { useShared, useTopics } from '../components/context';
 import { Button, mountLabel, Section, StateChip } from '../components/parts';
 import { formatBytes } from '../format';
+import { said } from '../said/said';
 
 /** Mounts change rarely, and each request to a mount costs a process on the server. */
 const ASK_AGAIN_MS = 30_000;
@@ -59,7 +60,7 @@ export function StorageSection(): JSX.Element {
     >
       {problem && (
         <p className="jp-Hp-quiet" role="status">
-          {problem}
+          {said(problem, trans)}
         </p>
       )}
       {mounts?.map(mount => (
@@ -90,7 +91,7 @@ function Mount({ mount }: { mount: IMount }): JSX.Element {
             state={mount.state}
             label={mountLabel(mount.state, trans)}
             trans={trans}
-            title={mount.reason}
+            title={said(mount.reason, trans)}
           />
           {['ready', 'remote'].includes(mount.state) && (
             <Button
@@ -118,7 +119,9 @@ function Mount({ mount }: { mount: IMount }): JSX.Element {
           </span>
         </div>
       )}
-      {['hangs', 'broken'].includes(mount.state) && <p>{mount.reason}</p>}
+      {['hangs', 'broken'].includes(mount.state) && (
+        <p>{said(mount.reason, trans)}</p>
+      )}
     </div>
   );
 }

@@ -252,6 +252,18 @@ describe('the switch “Break something”', () => {
   });
 });
 
+describe('the details of a node', () => {
+  it('tell a screen reader the role when it changes, not each second', async () => {
+    const cluster = { ...newClusterView(), state: 'running', nodes: [node(1)] };
+    draw(<ClusterSection />, panel([], {}, { cluster } as any));
+    await click('[data-node=node-1]');
+    expect(host.querySelector('.jp-Hp-detail [aria-live]')).toBeNull();
+    const heard = find('.jp-Hp-detail [role=status]');
+    expect(heard.textContent).toMatch(/^node-1: \w+$/);
+    expect(heard.closest('[aria-live]')).toBeNull();
+  });
+});
+
 describe('an empty panel', () => {
   it('says the two ways to make a job, and opens the example', async () => {
     const openExample = jest.fn(async () => undefined);
