@@ -58,9 +58,11 @@ function Active({ jobs }: { jobs: IJobSummary[] }): JSX.Element {
   return (
     <>
       <span className="jp-Hp-dot" data-state={newest.state} aria-hidden />
-      {value === null
-        ? newest.name
-        : `${newest.name} ${Math.floor(value * 100)} %`}
+      <bdi>
+        {value === null
+          ? newest.name
+          : `${newest.name} ${Math.floor(value * 100)} %`}
+      </bdi>
     </>
   );
 }

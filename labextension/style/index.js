@@ -4,4 +4,5 @@ import './run.css';
 import './runs.css';
 import './compare.css';
 import './schedules.css';
+import './reading.css';
 import './forced.css';

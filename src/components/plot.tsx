@@ -120,7 +120,11 @@ export function LossPlot(props: {
 /** The value of one of Lab's theme variables, for a canvas. */
 function themed(name: string): string {
   if (window.matchMedia?.(FORCED).matches) {
-    return name.includes('brand') ? 'Highlight' : 'CanvasText';
+    return name.includes('brand')
+      ? 'Highlight'
+      : name.includes('border')
+        ? 'GrayText'
+        : 'CanvasText';
   }
   return getComputedStyle(document.body).getPropertyValue(name).trim();
 }

@@ -6,7 +6,15 @@ import { join } from 'path';
 
 import { Page } from '@playwright/test';
 
-import { expect, openPanel, picture, replay, SHOTS, test } from './fixtures';
+import {
+  barriers,
+  expect,
+  openPanel,
+  picture,
+  replay,
+  SHOTS,
+  test
+} from './fixtures';
 
 test.use({ suite: 'panel' });
 
@@ -44,7 +52,7 @@ test.describe('the panel', () => {
     const width = await panel.evaluate(element => element.clientWidth);
     expect(width).toBeLessThanOrEqual(300);
     const cut = await panel.evaluate(element =>
-      [...element.querySelectorAll<HTMLElement>('*')]
+      [...element.querySelectorAll<HTMLElement>('*:not(.jp-Hp-unseen)')]
         .filter(
           one =>
             one.clientWidth > 0 &&
@@ -54,14 +62,28 @@ test.describe('the panel', () => {
         .map(one => `${one.className}: ${one.textContent}`)
     );
     expect(cut).toEqual([]);
-    const beyond = await panel.evaluate(element => {
-      const edge = element.getBoundingClientRect().right + 0.5;
-      return [...element.querySelectorAll('*')]
-        .filter(one => one.getBoundingClientRect().right > edge)
-        .map(one => one.textContent);
-    });
-    expect(beyond).toEqual([]);
+    const beyond = () =>
+      panel.evaluate(element => {
+        const { left, right } = element.getBoundingClientRect();
+        return [...element.querySelectorAll('*:not(.jp-Hp-unseen)')]
+          .filter(one => {
+            const box = one.getBoundingClientRect();
+            const out = box.right > right + 0.5 || box.left < left - 0.5;
+            return box.width > 0 && out;
+          })
+          .map(one => one.textContent);
+      });
+    expect(await beyond()).toEqual([]);
     await picture(page, 'panel');
+
+    await page.emulateMedia({ contrast: 'more', reducedMotion: 'reduce' });
+    await page.screenshot({ path: join(SHOTS, 'panel-contrast.png') });
+    await page.evaluate(() => (document.dir = 'rtl'));
+    expect(await beyond()).toEqual([]);
+    expect(await barriers(page, '#jp-hyperpod-sidebar')).toEqual([]);
+    await page.screenshot({ path: join(SHOTS, 'panel-rtl.png') });
+    await page.evaluate(() => (document.dir = 'ltr'));
+    await page.emulateMedia({ contrast: null, reducedMotion: null });
 
     await page.emulateMedia({ forcedColors: 'active' });
     mkdirSync(SHOTS, { recursive: true });
@@ -92,6 +114,8 @@ test.describe('the panel', () => {
     await expect(lanes).toBeVisible();
     expect(await fill('.jp-Hp-lane [data-role="member"]')).toBe(true);
     await page.screenshot({ path: join(SHOTS, 'dashboard-forced.png') });
+    expect(await barriers(page, '#jp-hyperpod-sidebar')).toEqual([]);
+    expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
     await page.emulateMedia({ forcedColors: 'none' });
   });
 
