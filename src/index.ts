@@ -27,6 +27,7 @@ import {
 import { Token } from '@lumino/coreutils';
 
 import { Actions, DEFAULTS, IPreferences } from './actions';
+import { announceStates } from './announce';
 import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
@@ -94,6 +95,7 @@ const core: JupyterFrontEndPlugin<IShared> = {
     if (registry) {
       void followSettings(registry, shared);
     }
+    announceStates(model, trans);
     void model.connect();
     return shared;
   }

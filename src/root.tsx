@@ -4,12 +4,15 @@ import * as React from 'react';
 
 import { Part } from './components/boundary';
 import { IShared, Shared } from './components/context';
+import { keepFocus } from './focus';
 
 /** A Lumino widget that draws a view within the shared context. */
 export abstract class Root extends ReactWidget {
   constructor(protected readonly shared: IShared) {
     super();
     this.addClass('jp-Hp');
+    const kept = keepFocus(this.node);
+    this.disposed.connect(() => kept.dispose());
   }
 
   protected abstract view(): JSX.Element | null;

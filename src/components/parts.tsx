@@ -166,6 +166,10 @@ export function Button(props: {
   }, []);
   const onClick = async (event: React.MouseEvent) => {
     event.stopPropagation();
+    // While it waits it is not `disabled`, which would take the focus from it.
+    if (busy) {
+      return;
+    }
     setBusy(true);
     try {
       await props.onClick();
@@ -186,7 +190,8 @@ export function Button(props: {
       aria-label={props.children ? undefined : props.title}
       aria-busy={busy || undefined}
       aria-pressed={props.pressed}
-      disabled={props.disabled || busy}
+      aria-disabled={busy || undefined}
+      disabled={props.disabled}
       onClick={onClick}
     >
       {props.icon && <props.icon.react tag="span" elementSize="small" />}

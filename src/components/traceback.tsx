@@ -22,9 +22,9 @@ export function UserError({ job }: { job: IJobView }): JSX.Element | null {
       : trans.__('rank %1 on %2', error.rank, error.node);
   const shown = frames(error);
   return (
-    <div className="jp-Hp-error" role="alert" ref={box}>
+    <div className="jp-Hp-error" ref={box}>
       <div className="jp-Hp-errorhead">
-        <div>
+        <div role="alert">
           <span className="jp-Hp-strong">{error.type}</span>
           {error.message && `: ${error.message}`}
           <span className="jp-Hp-cause"> — {where}</span>

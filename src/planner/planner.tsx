@@ -46,7 +46,7 @@ export function Planner(): JSX.Element {
             {simulating ? trans.__('Simulating…') : trans.__('Simulate')}
           </Button>
         </form>
-        <div className="jp-Hp-planner-answer" aria-live="polite">
+        <div className="jp-Hp-planner-answer">
           {problem && (
             <p className="jp-Hp-banner" role="status">
               {problem}
@@ -169,11 +169,13 @@ function Answer(props: { plan: IPlan; outdated: boolean }): JSX.Element {
   const { plan, sheets, picture } = props.plan;
   return (
     <div className="jp-Hp-plan" data-outdated={props.outdated || undefined}>
-      {plan.title.map((line, index) => (
-        <p key={index} className={index ? 'jp-Hp-quiet' : 'jp-Hp-strong'}>
-          {line}
-        </p>
-      ))}
+      <div role="status">
+        {plan.title.map((line, index) => (
+          <p key={index} className={index ? 'jp-Hp-quiet' : 'jp-Hp-strong'}>
+            {line}
+          </p>
+        ))}
+      </div>
       <Picture svg={picture} />
       {sheets.map((sheet, index) => (
         <Sheet key={index} sheet={sheet} />

@@ -44,6 +44,14 @@ export function Grid(props: IProps): JSX.Element {
   const [active, setActive] = React.useState(0);
   const focus = React.useRef(false);
   const here = Math.min(active, rows.length - 1);
+  const inside = React.useRef(false);
+
+  // Where the row that had the focus is deleted, the next one gets it.
+  React.useEffect(() => {
+    if (inside.current && document.activeElement === document.body) {
+      focus.current = true;
+    }
+  }, [rows.length]);
 
   React.useEffect(() => {
     if (focus.current) {
@@ -111,6 +119,8 @@ export function Grid(props: IProps): JSX.Element {
       aria-colcount={columns.length + 1}
       aria-multiselectable
       style={{ '--hp-columns': template } as React.CSSProperties}
+      onFocus={() => (inside.current = true)}
+      onBlur={() => (inside.current = false)}
       onKeyDown={onKeyDown}
     >
       <div role="rowgroup" className="jp-Hp-gridhead">
