@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control.prospect import prospect
-from ..control.schedules import schedule_file, verbs
+from ..control.schedules import verbs
 from ..control.schedules.verbs import ScheduleOptions
 from ..control.submit_options import field_lines, shown_fields
 from ..core.errors import SpecError
@@ -29,7 +28,7 @@ def run_submit(
         raise SpecError("--follow shows a job, and a schedule has none yet: follow one of its runs, which are jobs")
     if options.dry_run:
         shown = shown_fields(fields)
-        said = prospect(store, fields, later=True) or schedule_file.taken(store, str(fields["name"]))
+        said = verbs.dry_run_problem(store, fields)
         told, line = verbs.dry_run(timing)
         lines = [f"would schedule {fields['name']} {line}"]
         lines += field_lines(shown, terminal.paint)

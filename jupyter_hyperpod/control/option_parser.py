@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -156,6 +156,20 @@ def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:
 def without_values(text: str) -> str:
     """Return `text` without the values after NAME=, which may be secrets of ``--env``."""
     return _ASSIGNMENT.sub(rf"\1{HIDDEN}", text)
+
+
+def one_of(noun: str, known: Sequence[str], instead: Mapping[str, str]) -> Callable[[str], str]:
+    """A type for argparse: one of the ``known`` words. ``instead``: what to say where a person writes another one."""
+
+    def read(text: str) -> str:
+        if text in known:
+            return text
+        near = (
+            instead.get(text) or near_matches(text, known).strip(" ()") or f"`{noun} show {text[:40]}` shows that one"
+        )
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no action, such as {', '.join(known)}; {near}")
+
+    return read
 
 
 def explained(message: str, options: Sequence[str]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control.prospect import prospect
-from ..control.schedules import schedule_file, verbs
+from ..control.schedules import verbs
 from ..control.schedules.verbs import ScheduleOptions
 from ..core.errors import SpecError
 from .rows import Rows
@@ -28,7 +27,7 @@ def submit(
     store = notebook.open_store()
     if options.dry_run:
         print("nothing was scheduled:", verbs.dry_run(timing)[1])
-        if said := prospect(store, fields, later=True) or schedule_file.taken(store, str(fields["name"])):
+        if said := verbs.dry_run_problem(store, fields):
             print(said)
         return
     for line in verbs.add(store, source, fields, timing, COMMAND).lines:

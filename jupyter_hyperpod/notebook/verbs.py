@@ -41,7 +41,7 @@ from ..control.verb_options import (
     serve_fields,
     tail,
 )
-from ..core.errors import NotFound, SpecError
+from ..core.errors import Conflict, NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
 from ..core.views import View
@@ -188,7 +188,11 @@ def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
     names = options.jobs or [_last_job(notebook)]
-    print(*lookup.stop(notebook.open_store(), names, "the notebook").lines, sep="\n")
+    answer = lookup.stop(notebook.open_store(), names, "the notebook")
+    print(*answer.lines, sep="\n")
+    if not answer.ok:
+        failed = sum("error" in record for record in answer.record)
+        raise Conflict(f"{failed} of {plural(len(answer.record), 'job')} could not be asked to stop, as said above")
 
 
 def _fault(options: argparse.Namespace, notebook: Notebook) -> None:

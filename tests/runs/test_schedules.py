@@ -212,6 +212,19 @@ def test_what_is_refused(store: Store, tmp_path: Path, capsys: pytest.CaptureFix
         assert "exchanges values with this notebook" in str(error)
     assert not (store.root / schedule_file.FOLDER).exists()
     assert "needs the name of a schedule" in said(capsys, "schedule", "show", status=2)
+    for line, sentence in (
+        ("%%hyperpod --schedule 30 6 * * *", "'30' is one field; write all five fields in quotation marks, such as"),
+        ("%%hyperpod --schedule daily", "'daily' is one field; did you mean @daily?"),
+        ("%hyperpod schedule nightly", "; `schedule show nightly` shows that one"),
+        ("%hyperpod schedule remove nightly", "`schedule delete NAME` removes one"),
+        ("%hyperpod schedule lsit", "; did you mean list?"),
+        ("%hyperpod sweep delete lr", "`delete JOB …` deletes its trials"),
+        ("%hyperpod sweep lr", "; `sweep show lr` shows that one"),
+        ("%hyperpod stop a b", "2 of 2 jobs could not be asked to stop"),
+    ):
+        error = shell.run_cell(f"{line}\nx = 1\n" if line.startswith("%%") else line).error_in_exec
+        assert sentence in str(error), line
+    assert run(shell, "%hyperpod schedule") == run(shell, "%hyperpod sweep") == []
     assert verbs.wake_again(store) is False
     assert not control.connectable(store)
 
@@ -224,7 +237,7 @@ def test_a_dry_run_says_that_the_name_is_taken(
     words = ("submit", str(file), "--dry-run", "--schedule", "@daily")
     assert "already" not in said(capsys, *words)
     schedule_file.create(store, "x = 1\n", {"name": "train"}, Schedule("train", "@daily", "UTC", 1.0, 1.0))
-    assert "there is a schedule train already" in said(capsys, *words)
+    assert "it would be refused: there is a schedule train already" in said(capsys, *words)
 
 
 def test_a_run_of_an_earlier_schedule_of_that_name_counts(store: Store) -> None:
@@ -240,6 +253,8 @@ def test_a_run_of_an_earlier_schedule_of_that_name_counts(store: Store) -> None:
     left_out = firing.fire(store, "one")
     assert left_out is not None and left_out.job == "" and left_out.said.startswith(f"{job.id} had not ended at")
     assert firing.unfinished(store, replace(made, name="on")) == ""
+    deleted = verbs.act(store, "delete", "one", "%hyperpod").lines
+    assert deleted == [f"one is deleted; its jobs stay, and {job.id} goes on; %hyperpod stop {job.id} ends it"]
 
 
 def test_a_schedule_is_private_and_one_that_cannot_be_read_hides_no_other(store: Store) -> None:

@@ -16,6 +16,7 @@ from cronsim import CronSim, CronSimError
 
 from ...core.errors import SpecError
 from ...core.options import near_matches
+from ...core.units import plural
 from ...policy.scheduled_runs import COUNTED, TimesDue
 
 EXPECTED = "expected minute, hour, day of month, month and day of week, such as '30 6 * * mon-fri'"
@@ -28,6 +29,13 @@ NAMED = {
     "@monthly": "0 0 1 * *",
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
+}
+FIELDS = {
+    "minute": (0, "0 to 59"),
+    "hour": (1, "0 to 23"),
+    "day-of-month": (2, "1 to 31, or L for the last day"),
+    "month": (3, "1 to 12, or jan to dec"),
+    "day-of-week": (4, "0 to 7, of which 0 and 7 are Sunday, or sun to sat"),
 }
 _WINDOWS_S = (3 * 3600.0, 3 * 86400.0, 100 * 86400.0, 3000 * 86400.0)
 _LOCALTIME = "/etc/localtime"
@@ -43,14 +51,17 @@ class CronTimes:
         if self.cron.startswith("@") and self._fields == self.cron:
             raise SpecError(f"--schedule {cron[:80]!r} is unknown; expected five fields or one of {', '.join(NAMED)}")
         if (count := len(self._fields.split())) != 5:
-            raise SpecError(f"--schedule {cron[:80]!r} has {count} fields; {EXPECTED}")
+            raise SpecError(f"--schedule {cron[:80]!r} has {plural(count, 'field')}; {EXPECTED}")
         try:
             CronSim(self._fields, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as error:
             what = str(error).removeprefix("Bad ")
             if what == "day-of-month" and self._has_a_day():
                 raise SpecError(f"--schedule {cron[:80]!r} never comes: none of its months has such a day") from None
-            raise SpecError(f"--schedule {cron[:80]!r}: its {what} cannot be read; {EXPECTED}") from None
+            at, there = FIELDS.get(what, (0, ""))
+            found = f"{what} {self._fields.split()[at]!r}" if there else what
+            expected = f"expected {there}, or lists, ranges and steps of them" if there else EXPECTED
+            raise SpecError(f"--schedule {cron[:80]!r}: its {found} cannot be read; {expected}") from None
 
     def _has_a_day(self) -> bool:
         """Whether the fields would be right if they meant any month."""

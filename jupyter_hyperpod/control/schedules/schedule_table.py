@@ -19,7 +19,10 @@ from .cron_times import CronTimes
 from .firing import state_of
 from .schedule_file import Schedule, ScheduledRun
 
-NONE_YET = "no schedules yet; `jupyter hyperpod submit FILE --schedule '30 6 * * mon-fri'` makes one"
+NONE_YET = (
+    "no schedules yet; `jupyter hyperpod submit FILE --schedule '30 6 * * mon-fri'` makes one, or `%%hyperpod` "
+    "with the same option above a cell"
+)
 SHOWN = 20
 SILENT = (
     "nothing runs at its time now, since no cluster is running; `jupyter hyperpod cluster start`, or the next "

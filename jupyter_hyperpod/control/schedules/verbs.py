@@ -11,15 +11,25 @@ from typing import Any
 
 from ...backends import load
 from ...core.backends import DEFAULT_BACKEND
-from ...core.errors import ClusterError, HyperpodError, SpecError
+from ...core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ...policy.scheduled_runs import CATCH_UP, ONCE, OVERLAP, SKIP
 from ...storage import host_lease
 from ...storage.store import Store
 from .. import cluster, jobs
+from ..option_parser import one_of
 from ..text_tables import Answer
 
 HELP = "list schedules; show, pause, resume, run at once or delete one"
 ACTIONS = ("list", "show", "pause", "resume", "run", "delete")
+_ALL = "`schedule list` shows all"
+_INSTEAD = {
+    **dict.fromkeys(("remove", "rm", "cancel"), "`schedule delete NAME` removes one; its jobs stay"),
+    "stop": "`schedule pause NAME` keeps one from running; `stop JOB` ends a run",
+    "start": "`schedule resume NAME` goes on with one that is paused; `schedule run NAME` runs it at once",
+    **dict.fromkeys(("edit", "update", "change"), "delete it with `schedule delete NAME`, then schedule again"),
+    **dict.fromkeys(("ls", "status", "jobs"), _ALL),
+    "describe": "`schedule show NAME` shows one",
+}
 _OPTIONS = ("time_zone", "catch_up", "overlap", "keep_runs")
 
 
@@ -41,6 +51,7 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--schedule",
         dest="cron",
+        type=_cron,
         metavar="CRON",
         help="run it at these times: minute, hour, day of month, month and day of week, as in '30 6 * * mon-fri', or "
         "@hourly, @daily, @weekly, @monthly",
@@ -59,9 +70,29 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     add("--keep-runs", type=int, metavar="N", help="delete its jobs that have ended, but for the newest N")
 
 
+def _cron(text: str) -> str:
+    """Times in one word are those without their quotation marks, or a name without its @."""
+    from .cron_times import NAMED  # not needed by other submissions
+
+    if len(text.split()) == 1 and not text.startswith("@"):
+        name = f"@{text.lower()}"
+        hint = f"did you mean {name}?" if name in NAMED else "write all five fields in quotation marks"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is one field; {hint}, such as --schedule '30 6 * * mon-fri'")
+    return text
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the verb ``schedule``."""
-    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="list, show, pause, resume, run or delete")
+    read = one_of("schedule", ACTIONS, _INSTEAD)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        type=read,
+        choices=ACTIONS,
+        metavar="ACTION",
+        default="list",
+        help="list (default), show, pause, resume, run or delete",
+    )
     parser.add_argument("schedule", nargs="?", metavar="NAME", help="name of a schedule")
 
 
@@ -171,8 +202,10 @@ def act(store: Store, action: str, name: str, command: str) -> Answer:
 
     _attend(store)
     if action == "delete":
+        running = _running(store, name)
         schedule_file.delete(store, name)
-        return Answer({"name": name}, None, [f"{name} is deleted; its jobs stay"])
+        goes_on = f", and {running} goes on; {command} stop {running} ends it" if running else ""
+        return Answer({"name": name}, None, [f"{name} is deleted; its jobs stay{goes_on}"])
     if action == "run":
         made = firing.run_now(store, name)
         told = f"{made.job} runs {name} now; {command} logs {made.job}" if made.job else made.said
@@ -190,6 +223,24 @@ def act(store: Store, action: str, name: str, command: str) -> Answer:
     lines = [*schedule_table.described(store, schedule), *schedule_table.silence(store, [schedule])]
     table = schedule_table.runs_table(store, schedule) if action == "show" else None
     return Answer(schedule_table.record(store, schedule), table, lines)
+
+
+def _running(store: Store, name: str) -> str:
+    """A run of a schedule that has not ended; "" where there is none, or the schedule cannot be read."""
+    from . import firing, schedule_file
+
+    with suppress(StoreError):
+        return firing.unfinished(store, schedule_file.read(store, name))
+    return ""
+
+
+def dry_run_problem(store: Store, fields: Mapping[str, Any]) -> str:
+    """What would come of a schedule and its runs, as a sentence; "" where they would begin."""
+    from ..prospect import prospect
+    from . import schedule_file
+
+    taken = schedule_file.taken(store, str(fields["name"]))
+    return f"it would be refused: {taken}" if taken else prospect(store, fields, later=True)
 
 
 def _attend(store: Store) -> None:

@@ -15,6 +15,10 @@ from .trials import Sweep, SweepTrial
 
 SHOWN = 60  # rows of a table; of more trials the best ones, those that run and the newest
 BEST_SHOWN = 20
+NONE_YET = (
+    "no sweeps yet; `jupyter hyperpod submit FILE --sweep NAME=VALUES` begins one, or `%%hyperpod` with the same "
+    "option above a cell"
+)
 ERRORS_SHOWN = 3  # of trials that failed, below the table
 _ORDER = ("succeeded", "pruned", "failed", "stopped", "running", "recovering", "pending")
 
@@ -186,4 +190,4 @@ def overview(sweeps: Sequence[Sweep]) -> Table:
         row: list[str | tuple[str, str]] = [sweep.id, (state, TONES.get(state, "quiet"))]
         rows.append([*row, f"{ended}/{sweep.plan.trials}", names, *told])
     headers = ("ID", "STATE", ">ENDED", "NAMES", "METRIC", ">BEST", "BEST JOB")
-    return Table(headers, rows, "no sweeps yet; `jupyter hyperpod submit FILE --sweep NAME=VALUES` begins one")
+    return Table(headers, rows, NONE_YET)

@@ -14,7 +14,7 @@ from ...policy.sweeps import space
 from ...policy.sweeps.samplers import GRID, RANDOM
 from ...storage.store import Store
 from .. import jobs
-from ..option_parser import add_env_option
+from ..option_parser import add_env_option, one_of
 from ..runs.verbs import write
 from ..sources import own_imports
 from ..text_tables import Answer
@@ -25,6 +25,14 @@ from .trials import Sweep, SweepTrial
 
 HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
 ACTIONS = ("list", "show", "follow", "resume", "stop", "report")
+_INSTEAD = {
+    **dict.fromkeys(("delete", "remove", "rm"), "`delete JOB …` deletes its trials, which are jobs"),
+    **dict.fromkeys(("cancel", "pause", "kill"), "`sweep stop NAME` ends its trials; `sweep resume NAME` goes on"),
+    **dict.fromkeys(("start", "run", "begin"), "`--sweep NAME=VALUES` with a cell or a file begins one"),
+    **dict.fromkeys(("ls", "status", "jobs"), "`sweep list` shows all"),
+    **dict.fromkeys(("attach", "watch", "logs"), "`sweep follow NAME` shows one until it ends"),
+    "describe": "`sweep show NAME` shows one",
+}
 SAMPLERS = (GRID, RANDOM, *ASKING)
 
 
@@ -59,7 +67,16 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the verb ``sweep``."""
-    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="list, show, follow, resume, stop or report")
+    read = one_of("sweep", ACTIONS, _INSTEAD)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        type=read,
+        choices=ACTIONS,
+        metavar="ACTION",
+        default="list",
+        help="list (default), show, follow, resume, stop or report",
+    )
     parser.add_argument(
         "sweep", nargs="?", metavar="NAME", help="id or name of a sweep, or a job of it; a name means its newest sweep"
     )
