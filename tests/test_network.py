@@ -18,7 +18,7 @@ from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.local.known_node import LocalNode
 from jupyter_hyperpod.backends.types import Surroundings
 from jupyter_hyperpod.control import cluster as control
-from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
+from jupyter_hyperpod.core.errors import ClusterError, Conflict, NotFound, SpecError
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.machines import node_record
 from jupyter_hyperpod.system.processes import start_ticks
@@ -191,7 +191,7 @@ def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store,
     assert control.request(store, {"op": "status"})["isolated"]
     with pytest.raises(Conflict, match="each node has a network of its own"):
         control.ensure_started(store, isolated=False)
-    with pytest.raises(ClusterError, match="there is no node 'node-9'; expected one of node-1, node-2"):
+    with pytest.raises(NotFound, match="there is no node 'node-9'; expected one of node-1, node-2"):
         control.heal(store, "node-9")
     assert control.heal(store) == []
     control.stop(store)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..backends import load
 from ..core.backends import DEFAULT_BACKEND
-from ..core.errors import ClusterError, Conflict, SpecError, StoreError
+from ..core.errors import ClusterError, Conflict, NotFound, SpecError, StoreError
 from ..core.names import validate_name
 from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
@@ -191,7 +191,10 @@ def _connect(store: Store) -> JsonLineChannel | None:
 
 
 def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
-    """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
+    """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses.
+
+    Raises NotFound where the request names what is not there.
+    """
     refuse_member(store)
     channel = _connect(store)
     if channel is None:
@@ -200,6 +203,8 @@ def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0
         answer = channel.ask(dict(message), timeout_s)
     finally:
         channel.close()
+    if answer.get("unknown"):
+        raise NotFound(str(answer.get("error")))
     if not answer.get("ok"):
         raise ClusterError(f"the supervisor refused: {answer.get('error', 'no reason given')}")
     return answer
@@ -219,7 +224,7 @@ def poke(store: Store, job_id: str) -> None:
 def heal(store: Store, node: str | None = None) -> list[str]:
     """Reconnect one node, or all, that the fault `partition` cut off from the network; return their names.
 
-    Raises ClusterError where there is no such node or no cluster.
+    Raises NotFound where there is no such node, and ClusterError where there is no cluster.
     """
     healed: list[str] = request(store, {"op": "heal", "node": node})["healed"]
     return healed

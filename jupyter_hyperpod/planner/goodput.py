@@ -195,9 +195,10 @@ class RegimeComparison:
 
 def undisturbed_days(cluster: ClusterModel, gpu_hours: float) -> float:
     """How long the work takes where nothing fails. Raises SpecError."""
-    if not 0 < gpu_hours < math.inf:
+    days = gpu_hours / (cluster.instances * cluster.gpus * 24)
+    if not 0 < days < math.inf:
         raise SpecError(f"{gpu_hours:g} GPU-hours of work; expected more than none")
-    return gpu_hours / (cluster.instances * cluster.gpus * 24)
+    return days
 
 
 def compare(

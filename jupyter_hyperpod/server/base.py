@@ -18,8 +18,15 @@ from .services import SETTINGS, Services
 
 ROOT = "/jupyter_hyperpod/api/v1"
 Result = TypeVar("Result")
+_EXACT = 2.0**53  # larger integers are not exact as floating-point numbers
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _MADE_UP = re.compile(r"[0-9a-f]{32}")  # as `IdentityProvider.generate_anonymous_user` names them
+
+
+def _number(text: str) -> int | float:
+    """A number of a JSON text: 8.0 is an integer there."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
 @web.stream_request_body
@@ -72,11 +79,21 @@ class ApiHandler(JsonErrors, APIHandler):
     def body(self, operation: str) -> dict[str, Any]:
         """The request's JSON, checked against the OpenAPI file; an empty body is ``{}``. Raises RequestRefused."""
         try:
-            value = json.loads(bytes(self._body) or b"{}")
+            value = json.loads(bytes(self._body) or b"{}", parse_float=_number)
         except (ValueError, RecursionError) as error:
             raise RequestRefused(400, f"the body is not JSON: {error}") from error
         try:
             return self.services.contract.check_body(operation, value)
+        except UserError as error:
+            raise refusal(error) from error
+
+    def query(self, operation: str) -> dict[str, Any]:
+        """The request's parameters, checked against the OpenAPI file. Raises RequestRefused."""
+        given = self.request.query_arguments
+        try:
+            return self.services.contract.check_query(
+                operation, {name: [value.decode("utf-8", "replace") for value in given[name]] for name in given}
+            )
         except UserError as error:
             raise refusal(error) from error
 

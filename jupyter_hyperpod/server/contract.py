@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ try:  # libyaml, where PyYAML was built with it, takes a tenth of the time at th
 except ImportError:
     from yaml import SafeLoader
 
+_NUMBER = re.compile("0|[1-9][0-9]{0,14}")
+
 
 class Contract:
     """The schemas of one OpenAPI 3.1 file."""
@@ -27,6 +31,12 @@ class Contract:
             for operation in item.values()
             if isinstance(operation, dict) and "requestBody" in operation
         }
+        self._queries = {
+            operation["operationId"]: self._query(operation["parameters"])
+            for item in self._document["paths"].values()
+            for operation in item.values()
+            if isinstance(operation, dict) and "parameters" in operation
+        }
         self._messages = {
             kind: self._validator({"$ref": f"#/components/schemas/{kind.title()}"})
             for kind in ("subscribe", "unsubscribe")
@@ -34,6 +44,26 @@ class Contract:
 
     def _validator(self, schema: dict[str, Any]) -> Draft202012Validator:
         return Draft202012Validator(schema | {"components": self._document["components"]})
+
+    def _query(self, parameters: list[dict[str, Any]]) -> Draft202012Validator:
+        """The parameters of an operation as one object."""
+        asked = [one for one in parameters if one["in"] == "query"]
+        required = [one["name"] for one in asked if one.get("required")]
+        properties = {one["name"]: one["schema"] for one in asked}
+        return self._validator({"type": "object", "properties": properties, "required": required})
+
+    def check_query(self, operation: str, given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Return the parameters of an operation, with their defaults, if they match its schemas; raises SpecError.
+
+        ``given``: every text of each parameter; unknown ones are left out.
+        """
+        validator, found = self._queries[operation], {}
+        for name, schema in validator.schema["properties"].items():
+            if texts := given.get(name):
+                found[name] = list(texts) if schema.get("type") == "array" else _typed(name, texts[-1], schema)
+            elif "default" in schema:
+                found[name] = schema["default"]
+        return _checked(validator, found, "the query")
 
     def check_body(self, operation: str, body: Any) -> dict[str, Any]:
         """Return the body of an operation if it matches its schema; raises SpecError."""
@@ -45,6 +75,16 @@ class Contract:
         if not isinstance(kind, str) or kind not in self._messages:
             raise SpecError(f"message type {str(kind)[:80]!r} is unknown; expected {' or '.join(self._messages)}")
         return _checked(self._messages[kind], message, "the message")
+
+
+def _typed(name: str, text: str, schema: dict[str, Any]) -> str | int:
+    """A parameter's text as what its schema wants. Raises SpecError for what is no number there."""
+    if schema.get("type") != "integer":
+        return text
+    least, most = schema["minimum"], schema["maximum"]
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise SpecError(f"{name} is {text[:80]!r}; expected a number from {least} to {most}")
+    return int(text)
 
 
 def _checked(validator: Draft202012Validator, value: Any, what: str) -> dict[str, Any]:

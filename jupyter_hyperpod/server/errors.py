@@ -56,5 +56,13 @@ class JsonErrors(web.RequestHandler):
             answer = {"message": error.message} | ({"hint": error.hint} if error.hint else {})
         elif isinstance(error, web.HTTPError) and error.log_message:
             answer = {"message": error.log_message % error.args if error.args else error.log_message}
+        if status_code == 405:
+            self.set_header("Allow", ", ".join(_methods(type(self))))
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(answer))
+
+
+def _methods(handler: type[web.RequestHandler]) -> list[str]:
+    """The HTTP methods that a handler answers."""
+    missing = web.RequestHandler._unimplemented_method
+    return [name for name in handler.SUPPORTED_METHODS if getattr(handler, name.lower()) is not missing]

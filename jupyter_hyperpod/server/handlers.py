@@ -32,7 +32,6 @@ from .schedule_handlers import SchedulesHandler
 from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
-PAGE_JOBS, MOST_PAGE_JOBS = 50, 200
 FAULTS_REFUSED = "the administrator of this server has switched faults off"
 FAULTS_HINT = "They are allowed where HyperpodExtension.allow_faults is left at its default, True."
 
@@ -169,10 +168,8 @@ class JobsHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        before, limit = self.get_query_argument("before", ""), self.get_query_argument("limit", str(PAGE_JOBS))
-        if not limit.isdecimal() or not 1 <= int(limit) <= MOST_PAGE_JOBS:
-            raise RequestRefused(400, f"limit is {limit[:80]!r}; expected a number from 1 to {MOST_PAGE_JOBS}")
-        self.finish(await self.call(_jobs, before, int(limit)))
+        asked = self.query("listJobs")
+        self.finish(await self.call(_jobs, asked.get("before", ""), asked["limit"]))
 
 
 def _jobs(store: Store, before: str, limit: int) -> str:

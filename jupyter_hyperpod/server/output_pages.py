@@ -25,7 +25,6 @@ from .services import JOBS
 PIECES, MOST_PIECES = 500, 1000
 PAGE_BYTES = 256 * 1024
 PAGE_S = 0.5  # of reading, for one page
-LONGEST = 1000  # characters of a query's argument
 FIELDS = ("node", "rank", "stream", "text", "session", "step")
 
 
@@ -164,9 +163,5 @@ class OutputHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self, job_id: str) -> None:
-        names = OutputQuery.__dataclass_fields__
-        asked = {
-            name: self.get_query_argument(name, "", strip=name not in ("text", "after", "before")) for name in names
-        }
-        query = OutputQuery(**{name: text[:LONGEST] for name, text in asked.items()})
+        query = OutputQuery(**{name: str(value) for name, value in self.query("getOutput").items()})
         self.finish(await self.call(lambda store: json.dumps(page(store, job_id, query))))

@@ -16,10 +16,8 @@ from ..control.runs import labels
 from ..storage.store import Store
 from ..system.users import own_name
 from .base import ApiHandler
-from .errors import RequestRefused
 from .services import JOBS, RUNS
 
-WORDS = 8
 WORTH_BYTES = 2048  # a shorter answer is sent as it is
 
 
@@ -47,10 +45,9 @@ class RunsHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        since, instance = self.get_query_argument("since", "0"), self.get_query_argument("instance", "")
-        if not since.isdecimal() or len(since) > 15:
-            raise RequestRefused(400, f"since is {since[:80]!r}; expected the version of an earlier answer")
-        await send(self, lambda store: self.services.run_table.changes(int(since), instance))
+        asked = self.query("listRuns")
+        since, instance = asked.get("since", 0), asked.get("instance", "")
+        await send(self, lambda store: self.services.run_table.changes(since, instance))
 
 
 class RunSourcesHandler(ApiHandler):
@@ -61,7 +58,7 @@ class RunSourcesHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        words = list(dict.fromkeys(word[:200] for word in self.get_query_arguments("word") if word))[:WORDS]
+        words = [word for word in dict.fromkeys(self.query("findSources").get("word", ())) if word]
         await send(self, lambda store: {"found": self.services.run_table.sources_with(words)})
 
 
@@ -100,7 +97,7 @@ class ComparisonHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        names = self.get_query_arguments("job")
+        names = self.query("compareJobs")["job"]
         allowed = self.authorizer.is_authorized(self, self.current_user, "read", RUNS)
         whole = bool(await ensure_async(allowed))
         await send(self, lambda store: _compared(store, names, whole))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ..backends.base import Host
 from ..backends.types import HEAD
-from ..core.errors import ClusterError
+from ..core.errors import ClusterError, NotFound
 from ..core.events import FAULTS, TARGETS, Command
 from .entry import JobEntry
 
@@ -62,9 +62,9 @@ def break_target(host: Host, entry: JobEntry, command: Command) -> None:
 
 
 def heal(host: Host, name: str | None) -> list[str]:
-    """Bring nodes that are cut off back to the network, one or all; returns their names. Raises ClusterError."""
+    """Bring nodes that are cut off back to the network, one or all; returns their names. Raises NotFound."""
     if name is not None and name not in host.nodes:
-        raise ClusterError(f"there is no node {name[:80]!r}; expected one of {', '.join(host.nodes)}")
+        raise NotFound(f"there is no node {name[:80]!r}; expected one of {', '.join(host.nodes)}")
     healed = [node.name for node in host.nodes.values() if node.cut and name in (None, node.name)]
     for node in healed:
         host.heal(node)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ..backends.base import Host
 from ..control.cluster import SOCKET
+from ..core.errors import NotFound
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from ..system.json_lines import JsonLineChannel, Message, listen
@@ -81,7 +82,10 @@ class Requests(Listener):
             ok, reason = break_node(cluster.host, cluster.entries, str(message.get("node")), str(message.get("kind")))
             return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
         if operation == "heal":
-            return {"ok": True, "healed": heal(cluster.host, message.get("node"))}
+            try:
+                return {"ok": True, "healed": heal(cluster.host, message.get("node"))}
+            except NotFound as error:
+                return {"ok": False, "unknown": True, "error": str(error)}
         if operation == "extend" and not cluster.shape:
             cluster.extend(int(message["nodes"]), int(message["spares"]), message["queues"])
             return {"ok": True, **self._status()}
