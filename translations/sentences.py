@@ -109,7 +109,6 @@ NOT_SHOWN = frozenset(
         "the nodes share this machine's network",
         "the last lines of %1:",
         "%1 a replica are wanted",
-        "limit is %1; expected a number from 1 to %2",
         "%1 holds a value that JSON cannot: %2",
         "not a journal line: %1 in %2",
         "journal line has a malformed identity: %1",
