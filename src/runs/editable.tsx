@@ -34,7 +34,11 @@ export function EditableCell(props: {
         onClick={() => setText(props.value)}
       >
         {props.children}
-        {hasIcon && <editIcon.react tag="span" elementSize="small" />}
+        {hasIcon && (
+          <span className="jp-Hp-edit">
+            <editIcon.react tag="span" elementSize="small" />
+          </span>
+        )}
       </button>
     );
   }

@@ -55,6 +55,8 @@ test.describe.serial('the table of runs', () => {
       table.locator('[data-index="0"] [role="gridcell"]', { hasText: '%' })
     ).toBeVisible();
     expect(await barriers(page, TABLE)).toEqual([]);
+    const tag = table.locator('.jp-Hp-tag', { hasText: 'baseline' });
+    await expect(tag.first(), 'the only tag is seen').toHaveCSS('opacity', '1');
     await picture(page, 'runs');
 
     const filter = table.getByRole('searchbox');
