@@ -58,7 +58,23 @@ MODULES = (
     "policy/scheduled_runs.py",
 )
 # Of these modules only some.
-PARTLY = {"policy/guard.py": ("non-finite gradient", "non-finite loss", "loss spike")}
+PARTLY = {
+    "policy/guard.py": ("non-finite gradient", "non-finite loss", "loss spike"),
+    "runtime/coordinator/controller.py": (
+        "a new coordinator took over: all members registered again",
+        "%1 stands by",
+        "step %1 committed",
+    ),
+    "runtime/coordinator/commands.py": (
+        "target is 1 node",
+        "target is 1 node, as %1 asked",
+        "target is %1 nodes",
+        "target is %1 nodes, as %2 asked",
+    ),
+    "runtime/comm/transfer.py": ("%1 MB from 1 peer in %2 ms", "%1 MB from %2 peers in %3 ms"),
+    "supervisor/main.py": ("the supervisor starts", "its owner asks for a target of %1"),
+    "cli/job_verbs.py": ("the command line",),
+}
 # Not shown in the browser, only parts of others, or with words for values that would stay English.
 NOT_SHOWN = frozenset(
     {

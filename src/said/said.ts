@@ -18,6 +18,8 @@ const LONGEST = 1000;
 const REMEMBERED = 2000;
 /** Sentences within sentences; the values of the innermost are names. */
 const DEPTH = 4;
+/** Colons and semicolons between sentences. */
+const BETWEEN = 8;
 
 const PARTS = SENTENCES.map(text => ({ text, parts: text.split(/%\d/) })).sort(
   (a, b) => size(b.parts) - size(a.parts)
@@ -63,50 +65,66 @@ function translates(trans: TranslationBundle): boolean {
   return trans.gettext(probe) !== probe;
 }
 
-/** Several lines, or several sentences with semicolons between them, if all of them are known. */
+/** Each line, if all of them are known. */
 function lines(text: string, trans: TranslationBundle): string | null {
-  const whole = sentence(text, trans, DEPTH);
-  if (whole !== null) {
-    return whole;
-  }
-  for (const between of ['\n', '; ']) {
-    const parts = text.split(between);
-    const told = parts.map(part => sentence(part, trans, DEPTH));
-    if (parts.length > 1 && !told.includes(null)) {
-      return told.join(between);
-    }
-  }
-  return null;
+  const told = text
+    .split('\n')
+    .map(line => sentence(line, trans, DEPTH, BETWEEN));
+  return told.includes(null) ? null : told.join('\n');
 }
 
+/**
+ * A sentence, or several with colons or semicolons between them. It is known if it can be read as one that is, and if
+ * all ways to read it say the same.
+ */
 function sentence(
   text: string,
   trans: TranslationBundle,
-  depth: number
+  depth: number,
+  between: number
 ): string | null {
+  const found = new Set<string>();
   for (const one of PARTS) {
     const values = valuesIn(text, one.parts);
-    if (values === null) {
+    if (values === null || trans.gettext(one.text) === one.text) {
       continue;
     }
-    const told = values.map(value => valueOf(value, trans, depth));
-    if (!told.includes(null) && trans.gettext(one.text) !== one.text) {
-      return trans.gettext(one.text, ...(told as string[]));
+    const told = values.map((value, at) =>
+      valueOf(value, trans, depth, mayBeClauses(one.parts, at))
+    );
+    if (!told.includes(null)) {
+      found.add(trans.gettext(one.text, ...(told as string[])));
     }
   }
-  return null;
+  for (const match of between > 0 ? text.matchAll(/[:;] /g) : []) {
+    const left = sentence(text.slice(0, match.index), trans, depth, 0);
+    const rest = text.slice(match.index + match[0].length);
+    const right =
+      left === null ? null : sentence(rest, trans, depth, between - 1);
+    if (left !== null && right !== null) {
+      found.add(left + match[0] + right);
+    }
+  }
+  return found.size === 1 ? [...found][0] : null;
+}
+
+/** Whether a value may have clauses of its own: where the sentence begins with it, or after a colon or the like. */
+function mayBeClauses(parts: readonly string[], at: number): boolean {
+  return /^$|[:;,(] $|\($/.test(parts[at]);
 }
 
 /** A value as it is shown: a sentence in its translation, a name as it is; null where it is neither. */
 function valueOf(
   value: string,
   trans: TranslationBundle,
-  depth: number
+  depth: number,
+  clauses: boolean
 ): string | null {
-  return (
-    (depth > 0 ? sentence(value, trans, depth - 1) : null) ??
-    (isName(value) ? value : null)
-  );
+  const inner =
+    depth > 0 && (clauses || !/[:;] /.test(value))
+      ? sentence(value, trans, depth - 1, 0)
+      : null;
+  return inner ?? (isName(value) ? value : null);
 }
 
 /** Whether a value is no words: a name, number, time or quotation, or several of them with commas between. */

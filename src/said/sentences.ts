@@ -388,5 +388,17 @@ export const SENTENCES: readonly string[] = [
   "due at %1",
   "non-finite gradient",
   "non-finite loss",
-  "loss spike"
+  "loss spike",
+  "a new coordinator took over: all members registered again",
+  "%1 stands by",
+  "step %1 committed",
+  "target is 1 node",
+  "target is 1 node, as %1 asked",
+  "target is %1 nodes",
+  "target is %1 nodes, as %2 asked",
+  "%1 MB from 1 peer in %2 ms",
+  "%1 MB from %2 peers in %3 ms",
+  "the supervisor starts",
+  "its owner asks for a target of %1",
+  "the command line"
 ];

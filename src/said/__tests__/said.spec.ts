@@ -34,6 +34,14 @@ describe('a sentence in German', () => {
       'wartet auf 2 weitere Knoten: braucht 3 von 4, belegt von tinylm-1, other-2'
     ],
     [
+      'the job is to run on 2: rank 2 leaves',
+      'der Job soll auf 2 laufen: Rang 2 geht'
+    ],
+    [
+      'rank 1 on node-2 was lost: node lost, a place is empty, and giving the state takes about 0.00 s: it is given at once: 3 of 3 members; node-4 joined',
+      'Rang 1 auf node-2 ging verloren: Knoten verloren, ein Platz ist leer, und den Zustand zu übergeben dauert etwa 0.00 s: Er wird sofort übergeben: 3 von 3 Mitgliedern; dazugestoßen: node-4'
+    ],
+    [
       'tinylm-1a2b3c4d has already ended: failed',
       'tinylm-1a2b3c4d ist schon zu Ende: fehlgeschlagen'
     ],
