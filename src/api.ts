@@ -57,6 +57,22 @@ export interface IBackend {
   states: Record<string, number>;
 }
 
+/** A cluster that jobs can be sent to. */
+export interface IStanding {
+  backend: string;
+  title: string;
+  /** What a kubeconfig calls it; empty where there is only one. */
+  context: string;
+  /** A job goes there that names no context. */
+  usual: boolean;
+  /** Its nodes are those of the cluster's view. */
+  owns_nodes: boolean;
+  /** Its scheduler has been asked. */
+  asked: boolean;
+  problem: string;
+  states: Record<string, number>;
+}
+
 /** The request of a plan: times in seconds, `rate` in failures per instance-hour. */
 export interface IPlanRequest {
   instances: number;
@@ -337,6 +353,15 @@ export class Api {
     return found.backends;
   }
 
+  /** The clusters that jobs can be sent to; with a `context` only that one, which is asked. */
+  async clusters(context = ''): Promise<IStanding[]> {
+    const query = context && `?context=${encodeURIComponent(context)}`;
+    const found = await this._request<{ clusters: IStanding[] }>(
+      `clusters${query}`
+    );
+    return found.clusters;
+  }
+
   /** One page of a mount's directory: the entries behind the name `after`. */
   contentsAfter(path: string, after: string): Promise<Contents.IModel> {
     const query = `after=${encodeURIComponent(after)}`;
@@ -358,16 +383,21 @@ export class Api {
     return this._request('cluster/stop', {});
   }
 
+  /** Let an idle cluster go on. */
+  keepCluster(): Promise<IClusterView> {
+    return this._request('cluster/keep', {});
+  }
+
   /** Reconnect a node that is cut off from the network. */
   healNode(node: string): Promise<IClusterView> {
     return this._request('cluster/heal', { node });
   }
 
-  /** Request a remedy for a node, or its return to service. */
+  /** Request a remedy for a node, or its return to service; gives the server's sentence. */
   askNode(
     node: string,
     action: 'drain' | 'reboot' | 'replace' | 'resume'
-  ): Promise<unknown> {
+  ): Promise<{ said: string }> {
     return this._request('cluster/node', { node, action });
   }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control.clusters.shape import DEFAULT_NODES, DEFAULT_SPARES
 from jupyter_hyperpod.core.errors import Conflict
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import running_cluster
@@ -31,7 +32,7 @@ def test_the_first_local_job_brings_nodes_which_the_next_supervisor_finds(
     job = jobs.submit(watcher, "print('here')", {"name": "local", "spares": 0})
     assert jobs.wait(watcher, job)["state"] == "succeeded"
     nodes = {node["node"]: node["pid"] for node in cluster.wait_ready(watcher)["nodes"]}
-    assert len(nodes) == cluster.DEFAULT_NODES + cluster.DEFAULT_SPARES
+    assert len(nodes) == DEFAULT_NODES + DEFAULT_SPARES
     before = cluster.request(watcher, {"op": "status"})["pid"]
     os.kill(before, signal.SIGKILL)
     eventually(lambda: cluster.status(watcher)["pid"] not in (None, before), 20)
@@ -47,4 +48,4 @@ def test_a_cluster_of_a_size_may_begin_beside_jobs_elsewhere(watcher: Store) -> 
 
 def test_a_cluster_of_any_size_is_given_the_default_one(watcher: Store) -> None:
     cluster.ensure_started(watcher)
-    assert len(cluster.wait_ready(watcher)["nodes"]) == cluster.DEFAULT_NODES + cluster.DEFAULT_SPARES
+    assert len(cluster.wait_ready(watcher)["nodes"]) == DEFAULT_NODES + DEFAULT_SPARES

@@ -18,6 +18,7 @@ from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.local.known_node import LocalNode
 from jupyter_hyperpod.backends.types import Surroundings
 from jupyter_hyperpod.control import cluster as control
+from jupyter_hyperpod.control.clusters.shape import SHAPE
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, NotFound, SpecError
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.machines import node_record
@@ -238,7 +239,7 @@ def test_it_takes_root(tmp_path: Path) -> None:
 def test_only_nodes_with_a_network_of_their_own_can_be_cut_off(shared_cluster: Store) -> None:
     with pytest.raises(ClusterError, match="share the machine's network.*cluster start --isolate-network"):
         control.request(shared_cluster, {"op": "node-fault", "node": "node-1", "kind": "partition"})
-    assert json.loads((shared_cluster.cluster / control.SHAPE).read_text())["isolated"] is False
+    assert json.loads((shared_cluster.cluster / SHAPE).read_text())["isolated"] is False
 
 
 def test_options_belong_to_their_action(tmp_path: Path) -> None:

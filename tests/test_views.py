@@ -138,7 +138,7 @@ def journals(draw: st.DrawFn) -> list[Event]:
 @settings(max_examples=150, deadline=None)
 @given(journals(), st.data())
 def test_any_journal_folds_idempotently_and_monotonically(events: list[Event], data: st.DataObject) -> None:
-    view = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}}
+    view = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}, "queues": {}, "idle": None}
     for event in events:
         before = copy.deepcopy(view)
         views.apply(view, event)
@@ -155,7 +155,7 @@ def test_any_journal_folds_idempotently_and_monotonically(events: list[Event], d
         assert all(view["seen"][writer] >= seq for writer, seq in before["seen"].items())
         assert len(view["history"]) <= views.HISTORY_POINTS
         assert len(view["incidents"]) <= INCIDENTS_KEPT
-    start = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}}
+    start = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}, "queues": {}, "idle": None}
     assert views.fold_all(start, events) == view
     cut = data.draw(st.integers(0, len(events)))
     resumed = json.loads(json.dumps(views.fold_all(start, events[:cut])))

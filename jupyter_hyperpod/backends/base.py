@@ -118,6 +118,9 @@ class Backend(Protocol):
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Node -> (state, why) of all nodes that a job with these options may get. Raises ClusterError."""
 
+    def contexts(self) -> Sequence[str]:
+        """The clusters among which a job's option ``context`` chooses, the usual one first; [""] where there is one."""
+
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""
 

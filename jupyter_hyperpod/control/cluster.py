@@ -17,31 +17,34 @@ from typing import Any
 from ..backends import load
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, Conflict, NotFound, SpecError, StoreError
-from ..core.names import validate_name
-from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage import host_lease
 from ..storage.journal import follow_events
 from ..storage.sharing import owner_elsewhere
-from ..storage.store import Store, private_directory, write_private
+from ..storage.store import Store, private_directory
 from ..system import portable
 from ..system.json_lines import JsonLineChannel, connect
+from .clusters.shape import (
+    DEFAULT_SHAPE,
+    check_shape,
+    idle_timeout,
+    keep_idle_timeout,
+    known_shape,
+    local_shape,
+    usual_shape,
+)
 
 SOCKET = "supervisor.sock"
 LOCK = "supervisor.lock"
 LOG = "supervisor.log"
-SHAPE = "shape.json"
-DEFAULT_NODES = 4
-DEFAULT_SPARES = 1
 START_TIMEOUT_S = 20.0
 STATUS_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
-MAX_LOCAL_NODES = 256
 ANSWERS = "the supervisor answers"
 EXIT_LOCKED = 3  # of a supervisor that finds another one
+LOCKED_S = 2.0  # from when on such a one is about to end, not about to answer
 UP = ("idle", "busy", "partitioned")
-DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
 # variables of the kernel or server that started the cluster; its jobs must not inherit them
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
@@ -57,6 +60,7 @@ def ensure_started(
     spares: int | None = None,
     queues: Mapping[str, int] | None = None,
     isolated: bool | None = None,
+    idle_timeout_s: float | None = None,
     standby: bool = False,
     take_over: bool = False,
 ) -> str:
@@ -68,13 +72,15 @@ def ensure_started(
 
     ``queues``: how many of the nodes each queue is guaranteed. ``isolated``: each node has a network of its own, which
     takes root and iproute2. None means: as the running cluster, else 4 nodes, 1 spare, no queue and this machine's
-    network. Returns as soon as the supervisor answers; its nodes may still be warming up. Raises Conflict where a
+    network; with None for all of them, a cluster that ended because it was idle comes back as it was.
+    ``idle_timeout_s``: end it after so long without a job, a schedule and a request, infinity for never; None leaves
+    that as it is. Returns as soon as the supervisor answers; its nodes may still be warming up. Raises Conflict where a
     cluster of another shape runs, ClusterError with the log's last lines where it does not start, StoreError where the
     store refuses.
     """
     shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues), "isolated": isolated}
     wanted = {name: value for name, value in shape.items() if value is not None}
-    _check_shape(wanted)
+    check_shape(wanted)
     if problem := load(DEFAULT_BACKEND).missing(isolated=bool(isolated)):
         raise ClusterError(problem)
     if standby and take_over:
@@ -86,15 +92,17 @@ def ensure_started(
         _until_served_here(store)
         stands_by = False
     if _running(store, {} if stands_by else wanted):
+        _choose_idle_timeout(store, idle_timeout_s)
         return ""
     if not (standby or take_over) and (host := host_lease.served_by(store)):
         return host
+    _choose_idle_timeout(store, idle_timeout_s)
     flags = [*(["--standby"] if standby else []), *(["--take-over"] if take_over else [])]
-    usual = {**DEFAULT_SHAPE, "nodes": 0, "spares": 0} if flags else {**DEFAULT_SHAPE, **known_shape(store)}
+    usual = {**DEFAULT_SHAPE, **known_shape(store)} if wanted else usual_shape(store)
+    usual = {**DEFAULT_SHAPE, "nodes": 0, "spares": 0} if flags else usual
     process = _spawn(store, {**usual, **wanted}, flags)
-    # a thread reaps it, so that it never becomes a zombie of the kernel or server that started it
-    threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
+    again_s = time.monotonic() + LOCKED_S
     while time.monotonic() < deadline:
         if _running(store, {} if standby else wanted):
             if take_over:
@@ -102,6 +110,8 @@ def ensure_started(
             return ""
         if process.poll() not in (None, EXIT_LOCKED):
             break
+        if process.poll() == EXIT_LOCKED and time.monotonic() > again_s:
+            process, again_s = _spawn(store, {**usual, **wanted}, flags), time.monotonic() + LOCKED_S
         time.sleep(0.01)
     raise ClusterError(f"the cluster's supervisor did not start; {_log_tail(store)}")
 
@@ -111,11 +121,11 @@ def wait_ready(
 ) -> View:
     """Wait until every node is up, nodes that are cut off included, and return the cluster view. Raises ClusterError.
 
-    A cluster without local nodes, which only served jobs elsewhere, gets the default nodes. ``tell`` gets, again and
+    A cluster without local nodes, which only served jobs elsewhere, gets the usual nodes. ``tell`` gets, again and
     again, how many nodes are up and how many there are.
     """
-    if not request(store, {"op": "status"})["states"]:
-        request(store, {"op": "extend", **DEFAULT_SHAPE})
+    if not request(store, {"op": "status", "use": True})["states"]:
+        request(store, {"op": "extend", **local_shape(store)})
     deadline = time.monotonic() + timeout_s
     while True:
         view = status(store)
@@ -221,6 +231,14 @@ def poke(store: Store, job_id: str) -> None:
     request(store, {"op": "poke", "job": job_id})
 
 
+def keep(store: Store) -> None:
+    """Somebody wants the cluster to go on: the time after which it ends, because it is idle, begins anew.
+
+    Raises ClusterError.
+    """
+    request(store, {"op": "keep"})
+
+
 def heal(store: Store, node: str | None = None) -> list[str]:
     """Reconnect one node, or all, that the fault `partition` cut off from the network; return their names.
 
@@ -257,17 +275,11 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
         time.sleep(0.005)
 
 
-def _check_shape(wanted: Mapping[str, Any]) -> None:
-    nodes, queues = wanted.get("nodes", DEFAULT_NODES), wanted.get("queues", {})
-    watches_only = nodes == 0 == wanted.get("spares")  # no local nodes: it only serves jobs whose nodes are elsewhere
-    if not 1 <= nodes <= MAX_LOCAL_NODES and not watches_only:
-        raise SpecError(f"a local cluster of {plural(nodes, 'node')} is impossible; expected 1 to {MAX_LOCAL_NODES}")
-    if not 0 <= wanted.get("spares", 0) <= MAX_LOCAL_NODES:
-        raise SpecError(f"{wanted['spares']} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
-    for name in queues:
-        validate_name(name, "queue name")
-    if sum(queues.values()) > nodes:
-        raise SpecError(f"the queues are guaranteed {plural(sum(queues.values()), 'node')}, the cluster has {nodes}")
+def _choose_idle_timeout(store: Store, timeout_s: float | None) -> None:
+    """Raises SpecError where what holds otherwise is no duration."""
+    idle_timeout(host_lease.directory_of_host(store))
+    if timeout_s is not None:
+        keep_idle_timeout(store, timeout_s)
 
 
 def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
@@ -275,7 +287,7 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
         return False
     if not wanted:
         return True
-    answer = request(store, {"op": "status"})
+    answer = request(store, {"op": "status", "use": True})
     if not answer["states"] and wanted.get("nodes", 0) > 0 and not wanted.get("isolated"):
         answer = request(store, {"op": "extend", **DEFAULT_SHAPE, **wanted})  # it has no local nodes yet
     for key, what in (("nodes", "nodes"), ("spares", "spare nodes"), ("queues", "as queues")):
@@ -309,7 +321,7 @@ def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subp
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -322,33 +334,9 @@ def _spawn(store: Store, shape: Mapping[str, Any], flags: Sequence[str]) -> subp
         raise ClusterError(f"cannot start {sys.executable}: {error.strerror}") from error
     finally:
         os.close(log)
-
-
-def keep_shape(directory: Path, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
-    """Write down the shape of a cluster for `known_shape`, where the disk has room."""
-    shape = {"nodes": nodes, "spares": spares, "queues": dict(queues), "isolated": isolated}
-    with suppress(StoreError):
-        write_private(directory / SHAPE, json.dumps(shape).encode())
-
-
-def known_shape(store: Store) -> dict[str, Any]:
-    """The shape of the cluster whose supervisor has died and whose nodes will be adopted; empty without one."""
-    try:
-        record = json.loads((host_lease.directory_of_host(store) / SHAPE).read_text())
-        queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
-        size = {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
-        return {**size, "isolated": bool(record.get("isolated"))}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
-
-
-def settled_shape(
-    store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
-) -> tuple[int, int, Mapping[str, int], bool]:
-    """The shape for a supervisor: one that began without nodes is restarted with the nodes that it got later."""
-    if (nodes, spares) == (0, 0) and (grown := known_shape(store)):
-        return grown["nodes"], grown["spares"], grown["queues"], grown["isolated"]
-    return nodes, spares, queues, isolated
+    # a thread reaps it, so that it never becomes a zombie of the kernel or server that started it
+    threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
+    return process
 
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from ..storage.store import JobStore, Store
 from ..system import portable
 from ..system.users import own_name
 from . import cluster
+from .clusters.shape import known_shape
 from .parity import before_launch
 from .remote import followed
 from .report import LOST
@@ -181,7 +182,7 @@ def _wake(store: Store, job: JobStore) -> None:
         cluster.poke(store, job.id)
     except ClusterError:
         elsewhere = not load(job.spec().backend).capabilities.owns_nodes
-        none = 0 if elsewhere and not cluster.known_shape(store) else None
+        none = 0 if elsewhere and not known_shape(store) else None
         if not cluster.ensure_started(store, nodes=none, spares=none):
             cluster.poke(store, job.id)  # another host that serves the store finds the job by itself
 

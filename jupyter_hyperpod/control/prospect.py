@@ -13,6 +13,7 @@ from ..policy.scaling import Claim, impossible
 from ..storage import host_lease
 from ..storage.store import Store
 from . import cluster, jobs
+from .clusters.shape import local_shape, usual_shape
 
 
 def prospect(store: Store, fields: Mapping[str, Any], *, later: bool = False) -> str:
@@ -35,7 +36,7 @@ def prospect(store: Store, fields: Mapping[str, Any], *, later: bool = False) ->
 
 def _on_this_cluster(store: Store, spec: JobSpec, later: bool) -> str:
     """What the nodes that a supervisor owns, or would start, mean for a job."""
-    shape: Mapping[str, Any] = {**cluster.DEFAULT_SHAPE, **cluster.known_shape(store)}
+    shape: Mapping[str, Any] = usual_shape(store)
     states: Mapping[str, str] = {}
     try:
         answer = cluster.request(store, {"op": "status"})
@@ -43,7 +44,7 @@ def _on_this_cluster(store: Store, spec: JobSpec, later: bool) -> str:
         pass  # a submission starts one of that shape
     else:
         states = answer["states"]
-        shape = answer if states else cluster.DEFAULT_SHAPE
+        shape = answer if states else local_shape(store)
     claim = Claim("", spec.priority, 0.0, spec.start_minimum, spec.nodes, queue=spec.queue)
     if not states and host_lease.served_by(store):
         return ""  # another host knows its nodes

@@ -225,7 +225,17 @@ def cluster_line(cluster: View) -> str:
     if cluster["pid"] and cluster["state"] != "stopped":
         text += f" · supervisor pid {cluster['pid']}"
     told = cluster["reason"] not in ("", ANSWERS)
-    return clean(text + (f" · {cluster['reason']}" if told else ""))
+    return clean(text + (f" · {cluster['reason']}" if told else "") + _idle(cluster, time.time()))
+
+
+def _idle(cluster: View, now_s: float) -> str:
+    """When an idle cluster ends by itself, or how long ago it did."""
+    if not (idle := cluster["idle"]):
+        return ""
+    if cluster["state"] == "stopped":
+        return f" ({ago(idle['ends_s'], now_s)})"
+    left_s = idle["ends_s"] - now_s
+    return f" · idle, ends in {format_duration(max(1.0, left_s if left_s < 60 else 60 * round(left_s / 60)))}"
 
 
 def describe_lines(

@@ -19,6 +19,7 @@ from ..storage.output import output_choice
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
+from .clusters.shape import IDLE_VARIABLE, OFF, parse_idle_timeout
 from .engines import presets
 from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration, verbatim_help_format
 
@@ -140,6 +141,13 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start: serve this store here from now on, in the place of another host",
     )
+    parser.add_argument(
+        "--idle-timeout",
+        type=argument(parse_idle_timeout),
+        metavar="T",
+        help="start: the cluster ends by itself after so long without a job, a schedule and a request, "
+        f"{OFF} for never (default: ${IDLE_VARIABLE}, else 4h); one that runs already does so, too",
+    )
     parser.add_argument("--node", metavar="NODE", help="heal: only this node (default: all that are cut off)")
 
 
@@ -158,9 +166,9 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
     queues = None if options.queues is None else dict(options.queues)
     shape: dict[str, Any] = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
     shape["isolated"] = options.isolate_network or None
-    shape |= {"standby": options.standby, "take_over": options.take_over}
+    shape |= {"standby": options.standby, "take_over": options.take_over, "idle_timeout_s": options.idle_timeout}
     if options.action != "start" and any(value not in (None, False) for value in shape.values()):
-        flags = "--nodes, --spares, --queue, --isolate-network, --standby and --take-over"
+        flags = "--nodes, --spares, --queue, --isolate-network, --idle-timeout, --standby and --take-over"
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")

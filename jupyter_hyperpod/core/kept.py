@@ -27,6 +27,19 @@ def put(records: list[Any], record: dict[str, Any], keys: tuple[str, ...], most:
         append(records, record, most)
 
 
+def put_node(nodes: list[dict[str, Any]], record: dict[str, Any], time_s: float) -> None:
+    """Replace the record of a node, or append the first one; it says since when the node has had its state."""
+    names = [node["node"] for node in nodes]
+    record["since_s"] = time_s
+    if record["node"] not in names:
+        nodes.append(record)
+        return
+    at = names.index(record["node"])
+    if nodes[at]["state"] == record["state"]:
+        record["since_s"] = nodes[at]["since_s"]
+    nodes[at] = record
+
+
 def bound_names(generations: list[dict[str, Any]]) -> None:
     """Forget the oldest generations where all together name too many nodes."""
     names = 0

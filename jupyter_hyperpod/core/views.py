@@ -14,9 +14,9 @@ from typing import Any
 
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
-from .kept import append, append_output, bound_names, labelled, put
+from .kept import append, append_output, bound_names, labelled, put, put_node
 
-FOLD = 6  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 7  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
@@ -51,6 +51,7 @@ def new_job_view(job_id: str) -> View:
         "maximum": 0,
         "spares_wanted": 0,
         "priority": 0,
+        "queue": "",
         "origin": {},
         "labels": {"tags": [], "note": "", "archived": False, "by": "", "time_s": None},
         "submitted_s": None,
@@ -91,8 +92,8 @@ def new_job_view(job_id: str) -> View:
 
 def new_cluster_view() -> View:
     """Return the view of a cluster before its first event."""
-    known: View = {"state": "stopped", "reason": "", "pid": None, "nodes": [], "health": {}, "incidents": []}
-    return known | {"decisions": [], "warnings": [], "updated_s": None, "seen": {}}
+    known: View = {"state": "stopped", "reason": "", "pid": None, "queues": {}, "idle": None, "nodes": []}
+    return known | {"health": {}, "incidents": [], "decisions": [], "warnings": [], "updated_s": None, "seen": {}}
 
 
 def summary(view: View) -> View:
@@ -131,6 +132,7 @@ def _job_submitted(view: View, event: Event) -> None:
     view["maximum"] = elastic["maximum"] if elastic else spec["nodes"]
     view["spares_wanted"] = spec.get("spares", 0)
     view["priority"] = spec.get("priority", 0)
+    view["queue"] = spec.get("queue", "")
     view["origin"] = dict(spec.get("origin", {}))
     view["submitted_s"] = event.time_s
 
@@ -312,6 +314,10 @@ def _cluster_state(view: View, event: Event) -> None:
     view["state"] = event.data["state"]
     view["reason"] = event.data["reason"]
     view["pid"] = event.data["pid"]
+    view["queues"] = dict(event.data.get("queues", view["queues"]))
+    if event.data["state"] != "running":  # a supervisor that says so once more may have been idle before
+        since_s = view["idle"]["since_s"] if view["idle"] else event.time_s
+        view["idle"] = {"since_s": since_s, "ends_s": event.time_s} if event.data.get("idle") else None
     if event.data["state"] == "stopped":
         gone = {node["node"] for node in view["nodes"]}
         view["health"] = {node: health for node, health in view["health"].items() if node not in gone}
@@ -319,17 +325,13 @@ def _cluster_state(view: View, event: Event) -> None:
         view["nodes"] = []
 
 
+def _cluster_idle(view: View, event: Event) -> None:
+    since_s, ends_s = event.data["since_s"], event.data["ends_s"]
+    view["idle"] = None if since_s is None or ends_s is None else {"since_s": since_s, "ends_s": ends_s}
+
+
 def _node_state(view: View, event: Event) -> None:
-    record = dict(event.data)
-    record["since_s"] = event.time_s
-    names = [node["node"] for node in view["nodes"]]
-    if record["node"] in names:
-        at = names.index(record["node"])
-        if view["nodes"][at]["state"] == record["state"]:
-            record["since_s"] = view["nodes"][at]["since_s"]
-        view["nodes"][at] = record
-    else:
-        view["nodes"].append(record)
+    put_node(view["nodes"], dict(event.data), event.time_s)
 
 
 def _health(view: View, node: str) -> View:
@@ -388,6 +390,7 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "user.error": _user_error,
     "warning.raised": _warning_raised,
     "cluster.state": _cluster_state,
+    "cluster.idle": _cluster_idle,
     "node.state": _node_state,
     "node.findings": _node_findings,
     "node.health": _node_health,

@@ -46,7 +46,7 @@ RECORDS: dict[str, Fields] = {
     "Served": _fields("minimum: int"),
     "Spec": _fields(
         "name: str, cell_digest: str, nodes: int, elastic: Range|null, backend: str, spares?: int, priority?: int, "
-        "origin?: map, serve?: Served|null"
+        "queue?: str, origin?: map, serve?: Served|null"
     ),
     "Order": _fields("writer: str, seq: int"),
     "Finding": _fields("probe: str, outcome: Outcome, severity: str, fault: str, text: str, device: str"),
@@ -118,7 +118,10 @@ EVENTS: dict[str, Fields] = {
         # the scheduler's state of one requested node, written by the supervisor
         "allocation.changed": "scheduler: str, element: str, part: int, state: str, node: str, reason: str",
         # cluster journal, written by the supervisor
-        "cluster.state": "state: str, reason: str, nodes: str[], pid: int|null",
+        # `queues`: how many nodes each is guaranteed; `idle`: it ended by itself, since nobody used it
+        "cluster.state": "state: str, reason: str, nodes: str[], pid: int|null, queues?: map, idle?: bool",
+        # nobody uses it, or somebody does again (null): since when, and when it ends because of that
+        "cluster.idle": "since_s: float|null, ends_s: float|null, reason: str",
         "node.state": (
             "node: str, state: NodeState, reason: str, spare: bool, slots: int, used: int, jobs: str[], pid: int|null, "
             "incarnation: int"

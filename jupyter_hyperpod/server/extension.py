@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from traitlets import Bool, Bunch, Float, Int, TraitError, Unicode, validate
 
 from .. import __version__
 from ..control import cluster
+from ..control.clusters.shape import IDLE_VARIABLE, OFF, parse_idle_timeout
 from ..control.metrics import Metrics
 from ..control.runs.run_table import RunTable
 from ..core.errors import HyperpodError, SpecError
@@ -55,6 +57,12 @@ class HyperpodExtension(ExtensionApp):
         False,
         help="Whether this server's host stands by for another host that serves the same store, and takes over its "
         "jobs on SLURM when that host is lost. Where no host serves the store, this one does.",
+    ).tag(config=True)
+    idle_timeout = Unicode(
+        "",
+        help="After how long without a job, a schedule and a request a local cluster ends by itself, such as 30min or "
+        "4h; off: never. Clusters get it that are started from this server, its notebooks and its terminals. "
+        f"Empty: as ${IDLE_VARIABLE} says, else 4h.",
     ).tag(config=True)
     poll_interval_s = Float(
         0.05,
@@ -123,8 +131,19 @@ class HyperpodExtension(ExtensionApp):
             raise TraitError(f"HyperpodExtension.keep_jobs: {error}") from None
         return text
 
+    @validate("idle_timeout")
+    def _valid_idle_timeout(self, proposal: Bunch) -> str:
+        text = str(proposal["value"])
+        try:
+            parse_idle_timeout(text or OFF)
+        except SpecError as error:
+            raise TraitError(f"HyperpodExtension.idle_timeout: {error}") from None
+        return text
+
     def initialize_settings(self) -> None:
         """Build the handlers' shared services, without starting threads or touching the store."""
+        if self.idle_timeout:
+            os.environ[IDLE_VARIABLE] = self.idle_timeout  # kernels and terminals inherit it
         assert self.serverapp is not None
         assert self.serverapp.event_logger is not None
         self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")

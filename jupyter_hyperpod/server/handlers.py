@@ -10,6 +10,7 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from ..control import cluster, jobs, nodes
+from ..control.clusters.standing import standing
 from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
 from ..mounts import probe
@@ -89,6 +90,18 @@ class ClusterNodeHandler(ApiHandler):
         self.log.info("%s asked to %s %s", by, action, node)
         self.set_status(202)
         self.finish(json.dumps({"node": node, "action": action, "said": said}))
+
+
+class ClustersHandler(ApiHandler):
+    """The clusters that jobs can be sent to, or one of them by its context."""
+
+    auth_resource = CLUSTER
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        context = self.get_query_argument("context", "")
+        self.finish(json.dumps(await self.call(lambda _: standing(context))))
 
 
 class MetricsHandler(ApiHandler):
@@ -187,9 +200,11 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster", reader(cluster.status, CLUSTER)),
     (f"{ROOT}/cluster/start", cluster_changer("startCluster", cluster.ensure_started)),
     (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop)),
+    (f"{ROOT}/cluster/keep", cluster_changer("keepCluster", cluster.keep)),
     (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),
     (f"{ROOT}/backends", reader(lambda _: nodes.offers(), CLUSTER)),
+    (f"{ROOT}/clusters", ClustersHandler),
     (f"{ROOT}/mounts", reader(_mounts, FILES)),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
     (f"{ROOT}/files(/.*)", DownloadHandler),

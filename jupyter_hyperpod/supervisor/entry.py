@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -256,6 +256,16 @@ def recall(reading: dict[str, JobEntry], budget_s: float = READ_S) -> Iterator[t
             yield entry, None
         else:
             reading[job_id] = entry  # behind the others
+
+
+def end_all(entries: Mapping[str, JobEntry], reading: Mapping[str, JobEntry], reason: str) -> None:
+    """Bring the jobs that have not ended to their end, those too whose journals are not read yet; close all."""
+    for entry in reading.values():
+        entry.recall()
+    for entry in {**entries, **reading}.values():
+        if not entry.ended and not entry.poll_end(time.monotonic()):
+            entry.end("stopped", reason, time.monotonic())
+        entry.journal.close()
 
 
 def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Iterator[JobStore]:

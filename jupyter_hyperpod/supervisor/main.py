@@ -21,7 +21,8 @@ from ..backends import host, load
 from ..backends.base import Host
 from ..backends.source import same_interpreter, source_digest
 from ..backends.types import ExitReport, LaunchRequest, NodeReport, Report, Surroundings
-from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, keep_shape, settled_shape
+from ..control.cluster import EXIT_LOCKED, SOCKET
+from ..control.clusters.shape import forget_shape, keep_shape, local_shape, settled_shape
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, HyperpodError, SpecError
 from ..storage.journal import command_writer, forget_oldest
@@ -31,8 +32,9 @@ from ..system.diagnostics import note
 from ..system.processes import raise_descriptor_limit
 from .allocation import Allocations
 from .coordinator_watchdog import journal_new_host, journal_takeover
-from .entry import WRITER, JobEntry, recall, unfinished
+from .entry import WRITER, JobEntry, end_all, recall, unfinished
 from .healing import Healing
+from .idle_watch import IdleWatch
 from .job_commands import carry_out
 from .launch import PRELOAD, digest_of, in_turn, successor, supervisor_arguments
 from .lock import Lock, take_lock
@@ -75,7 +77,8 @@ class Supervisor:
         self.stop_reason = ""
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
-        self._scheduled = ScheduleWatch(store)
+        self.scheduled = ScheduleWatch(store)
+        self.idle = IdleWatch(self)
         self._scanned_s = -SCAN_EVERY_S
         self._renewed_for = self._problem = self._trouble = ""
         self._before = 0  # the supervisor before this one, if it died
@@ -104,7 +107,7 @@ class Supervisor:
             self._serve(self.lock.before if left_behind else 0)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
-        self._scheduled.close()
+        self.scheduled.close()
         if self.stopping and self.succession.turn and self.succession.holds():
             self._end_everything()
         elif self.stopping or self.succession.over:
@@ -119,7 +122,7 @@ class Supervisor:
         while not (self.leaving or self.stopping or self.succession.over):
             if self.succession.turn or self.succession.try_to_take(time.monotonic()):
                 return True
-            self._attend(STANDBY_TICK_S)
+            self.attend(STANDBY_TICK_S)
             self._guard(lambda: self.host.tick(time.monotonic()))
             self.stopping = self.stopping or not self.lock.still_there()
         return False
@@ -133,11 +136,12 @@ class Supervisor:
         note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
         pace = StepPace()
         while not (self.leaving or self.stopping or self.succession.over):
-            news = self._attend(0.0 if self.reading else pace.patience_s(time.monotonic()))
+            news = self.attend(0.0 if self.reading else pace.patience_s(time.monotonic()))
             if self.reading or pace.due(news, time.monotonic()):
                 pace.take(partial(self._guard, self._step))
 
-    def _attend(self, patience_s: float) -> bool:
+    def attend(self, patience_s: float) -> bool:
+        """Answer requests and hear reports; False where none came within ``patience_s``."""
         heard = self.selector.select(patience_s)
         for key, _ in heard:
             self._guard(key.data)
@@ -145,6 +149,7 @@ class Supervisor:
 
     def _say(self, state: str, reason: str) -> None:
         facts = {"state": state, "reason": reason, "nodes": list(self.shape), "pid": os.getpid()}
+        facts |= {"queues": self.queues, "idle": self.idle.ended}
         write = partial(self.journal.write_end, self.store.root) if state == "stopped" else self.journal.write
         write("cluster.state", facts)
 
@@ -179,13 +184,14 @@ class Supervisor:
             self._scanned_s = now_s
             for job in unfinished(self.store, self.settled, {*self.entries, *self.reading}):
                 self.load(job)
-            self._guard(self._scheduled.step)
+            self._guard(self.scheduled.step)
         self.read_on()
         for entry in list(self.entries.values()):
             self._guard(partial(self._step_job, entry, now_s))
         self._guard(lambda: self.healing.step(now_s))
         self._reconcile(now_s)
         self._machines.write_states(self.host.nodes.values(), self.journal)
+        self._guard(self.idle.step)
         self._report_problem()
 
     def _report_problem(self) -> None:
@@ -226,7 +232,8 @@ class Supervisor:
         job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
-            self.extend(DEFAULT_NODES, DEFAULT_SPARES, {})
+            shape = local_shape(self.store)
+            self.extend(shape["nodes"], shape["spares"], shape["queues"])
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
@@ -356,14 +363,8 @@ class Supervisor:
     def _end_everything(self) -> None:
         self.allocations.close(self.entries.values())
         self.host.close()
-        (self.directory / SHAPE).unlink(missing_ok=True)
-        for entry in self.reading.values():
-            entry.recall()
-        self.entries |= self.reading
-        for entry in self.entries.values():
-            if not entry.ended and not entry.poll_end(time.monotonic()):
-                entry.end("stopped", self.stop_reason, time.monotonic())
-            entry.journal.close()
+        forget_shape(self.directory, self.idle.ended)
+        end_all(self.entries, self.reading, self.stop_reason)
         self._say("stopped", self.stop_reason)
         self.journal.close()
         self.succession.leave()

@@ -19,9 +19,10 @@ from ..system.listener import Listener
 from ..system.processes import identify
 from .entry import JobEntry
 from .faults import break_node, heal
+from .idle_watch import HIDDEN, IdleWatch
 from .succession import Succession
 
-REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
+REQUESTS = "poke, status, keep, stop, node-fault, heal, or extend where there are no nodes"
 
 
 class SupervisedCluster(Protocol):
@@ -36,6 +37,7 @@ class SupervisedCluster(Protocol):
     reading: dict[str, JobEntry]
     shape: dict[str, bool]
     queues: dict[str, int]
+    idle: IdleWatch
 
     def load(self, job: JobStore) -> None: ...
     def read_on(self) -> None: ...
@@ -52,7 +54,8 @@ class Requests(Listener):
 
     def close(self) -> None:
         """Remove the socket's file: clients do not find this supervisor any more."""
-        (self._cluster.directory / SOCKET).unlink(missing_ok=True)
+        for name in (SOCKET, HIDDEN):
+            (self._cluster.directory / name).unlink(missing_ok=True)
 
     def handle(self, message: Message, channel: JsonLineChannel) -> None:
         """Answer a request; a connection whose request was refused does not stay."""
@@ -67,6 +70,10 @@ class Requests(Listener):
         cluster, operation = self._cluster, message.get("op")
         if not cluster.succession.turn and operation != "stop":
             return self._while_standing_by(str(operation))
+        if operation != "status" or message.get("use"):  # servers and forms ask again and again how it stands
+            cluster.idle.used()
+        if operation == "keep":
+            return {"ok": True}
         if operation == "poke":
             job_id = message.get("job")
             if isinstance(job_id, str) and job_id not in cluster.entries and job_id not in cluster.reading:

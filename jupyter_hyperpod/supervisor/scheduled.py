@@ -36,21 +36,31 @@ class ScheduleWatch:
         self._known: dict[str, _Known] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._rest_until_s: dict[str, float] = {}
+        self._names: list[str] | None = []  # None where they cannot be read
 
     def step(self) -> None:
         """Start what is due. Reads a schedule's file only where it has changed."""
         if not (self._store.root / "schedules").is_dir():
+            self._names = []
             return
         from ..control.schedules import schedule_file  # most stores have no schedule
 
+        self._names = None
         self._reap()
-        names = schedule_file.names(self._store)
+        names = self._names = schedule_file.names(self._store)
         self._known = {name: known for name, known in self._known.items() if name in names}
         for name in names:
             resting = time.monotonic() < self._rest_until_s.get(name, 0.0)
             if name not in self._children and not resting:
                 if self._next_s(name) <= time.time() or self._has_ended(name):
                     self._children[name] = self._begin(name)
+
+    def waiting(self) -> tuple[str, ...]:
+        """Those for which a supervisor is needed: a time of theirs is to come, a run begins, or nobody can say."""
+        if self._names is None:
+            return ("that cannot be read",)
+        known = self._known
+        return tuple(name for name in self._names if name in self._children or _waits(known.get(name)))
 
     def _next_s(self, name: str) -> float:
         from ..control.schedules import cron_times, schedule_file
@@ -70,6 +80,7 @@ class ScheduleWatch:
                 running = jobs if 0 < schedule.keep_runs < len(jobs) else set()
                 known = self._known[name] = _Known(version, float("inf") if next_s is None else next_s, running)
         except (HyperpodError, OSError) as error:
+            self._known.pop(name, None)
             self._rest(name)
             note(f"the schedule {name} cannot be read and does not run: {error}")
             return float("inf")
@@ -105,3 +116,7 @@ class ScheduleWatch:
         for child in self._children.values():
             child.kill()
             child.wait()
+
+
+def _waits(known: _Known | None) -> bool:
+    return known is None or known.next_s != float("inf")

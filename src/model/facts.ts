@@ -36,6 +36,7 @@ export interface ISpec {
   backend: string;
   spares?: number;
   priority?: number;
+  queue?: string;
   origin?: Record<string, any>;
   serve?: IServed | null;
 }
@@ -237,6 +238,13 @@ export interface IFacts {
     reason: string;
     nodes: string[];
     pid: number | null;
+    queues?: Record<string, any>;
+    idle?: boolean;
+  };
+  'cluster.idle': {
+    since_s: number | null;
+    ends_s: number | null;
+    reason: string;
   };
   'node.state': {
     node: string;
@@ -437,6 +445,11 @@ export const EVENT_FIELDS = {
     'reason',
     'nodes',
     'pid'
+  ],
+  'cluster.idle': [
+    'since_s',
+    'ends_s',
+    'reason'
   ],
   'node.state': [
     'node',

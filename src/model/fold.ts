@@ -190,6 +190,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.maximum = elastic ? elastic.maximum : spec.nodes;
     view.spares_wanted = spec.spares ?? 0;
     view.priority = spec.priority ?? 0;
+    view.queue = spec.queue ?? '';
     view.origin = { ...(spec.origin ?? {}) };
     view.submitted_s = event.time_s;
   },
@@ -417,6 +418,11 @@ const CLUSTER_HANDLERS: Handlers<IClusterView> = {
     view.state = event.data.state;
     view.reason = event.data.reason;
     view.pid = event.data.pid;
+    view.queues = { ...(event.data.queues ?? view.queues) };
+    if (view.state !== 'running') {
+      const since_s = view.idle?.since_s ?? event.time_s;
+      view.idle = event.data.idle ? { since_s, ends_s: event.time_s } : null;
+    }
     if (view.state === 'stopped') {
       for (const node of view.nodes) {
         delete view.health[node.node];
@@ -425,6 +431,12 @@ const CLUSTER_HANDLERS: Handlers<IClusterView> = {
     if (view.state === 'starting' || view.state === 'stopped') {
       view.nodes = [];
     }
+  },
+
+  'cluster.idle': (view, event) => {
+    const { since_s, ends_s } = event.data;
+    view.idle =
+      since_s === null || ends_s === null ? null : { since_s, ends_s };
   },
 
   'node.state': (view, event) => {

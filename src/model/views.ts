@@ -118,6 +118,8 @@ export interface IJobView {
   maximum: number;
   spares_wanted: number;
   priority: number;
+  /** Whose guaranteed nodes it may use; empty for none. */
+  queue: string;
   origin: Record<string, string>;
   labels: ILabels;
   submitted_s: number | null;
@@ -191,10 +193,20 @@ export interface IHealth {
   since_s: number | null;
 }
 
+/** Since when nobody has used the cluster, and when it ends because of that, or has ended. */
+export interface IIdle {
+  since_s: number;
+  ends_s: number;
+}
+
 export interface IClusterView {
   state: string;
   reason: string;
   pid: number | null;
+  /** How many nodes each queue is guaranteed. */
+  queues: Record<string, number>;
+  /** Null while it is used, and where it was stopped. */
+  idle: IIdle | null;
   nodes: INodeView[];
   health: Record<string, IHealth>;
   incidents: IIncident[];
@@ -229,6 +241,7 @@ export function newJobView(id: string): IJobView {
     maximum: 0,
     spares_wanted: 0,
     priority: 0,
+    queue: '',
     origin: {},
     labels: { tags: [], note: '', archived: false, by: '', time_s: null },
     submitted_s: null,
@@ -273,6 +286,8 @@ export function newClusterView(): IClusterView {
     state: 'stopped',
     reason: '',
     pid: null,
+    queues: {},
+    idle: null,
     nodes: [],
     health: {},
     incidents: [],

@@ -58,7 +58,7 @@ class Script:
             "spares": 1,
             "origin": {"notebook": "01_first_cell.ipynb", "cell_id": "c0ffee"},
         }
-        spec |= {"serve": serve} if serve else {}
+        spec |= {"serve": serve} if serve else {"queue": "research"} if elastic else {}
         self.say("control.1", "job.submitted", id=self.job_id, spec=spec)
 
     def form(self, generation: int, nodes: Iterable[int], target: int, reason: str, after_s: float = 0.05) -> None:
@@ -631,6 +631,25 @@ def cluster() -> Script:
     return s
 
 
+def cluster_idle() -> Script:
+    """Nobody uses a cluster, a job comes, and when nobody uses it again, it ends by itself."""
+    s = Script()
+
+    def state(word: str, reason: str, **more: Any) -> None:
+        s.say("supervisor.1", "cluster.state", 1.0, state=word, reason=reason, nodes=["node-1"], pid=99, **more)
+
+    def idle(since_s: float | None, ends_s: float | None, reason: str) -> None:
+        s.say("supervisor.1", "cluster.idle", 1.0, since_s=since_s, ends_s=ends_s, reason=reason)
+
+    state("starting", "the supervisor starts", queues={"research": 1}, idle=False)
+    state("running", "the supervisor answers", queues={"research": 1}, idle=False)
+    idle(START_S + 1.5, START_S + 601.5, "it ends by itself after 10 min without a job, a schedule or a request")
+    idle(None, None, "tinylm-abcdefgh has not ended")
+    idle(START_S + 90.0, START_S + 690.0, "it ends by itself after 10 min without a job, a schedule or a request")
+    state("stopped", "it ended by itself after 10 min without a job", queues={"research": 1}, idle=True)
+    return s
+
+
 def labelled() -> Script:
     """A job gets tags, a note and a place in the archive, after its end, too; some are taken away again."""
     s = Script("labelled-abcdefg")
@@ -714,6 +733,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "disorder": disorder,
     "cluster": cluster,
     "cluster-health": cluster_health,
+    "cluster-idle": cluster_idle,
     "rules": rules,
     "repeated": repeated,
 }

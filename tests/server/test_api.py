@@ -90,7 +90,7 @@ def resource_of(path: str) -> str:
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}
-    other |= {"backends": "cluster", "schedules": "runs"}
+    other |= {"backends": "cluster", "clusters": "cluster", "schedules": "runs"}
     return f"jupyter_hyperpod.{other.get(first, first)}"
 
 
@@ -454,6 +454,28 @@ async def test_a_plan_is_made_and_says_what_it_rests_on(openapi: dict[str, Any],
         assert status == 400 and told in refused["message"]
     status, refused = await api("POST", "/plan", asked | {"instances": 100_000, "gpu_hours": 1e12, "simulate": True})
     assert status == 400 and "fewer runs" in refused["message"]
+
+
+async def test_clusters_stand_side_by_side_and_those_of_a_kubeconfig_are_asked_by_name(
+    openapi: dict[str, Any], api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server = {"server": "https://127.0.0.1:1"}
+    contexts = [{"name": name, "context": {"cluster": "c"}} for name in ("far", "near")]
+    config = {"clusters": [{"name": "c", "cluster": server}], "contexts": contexts, "current-context": "near"}
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    status, found = await api("GET", "/clusters")
+    assert status == 200
+    check(openapi, "Clusters", found)
+    told = [(one["backend"], one["context"], one["usual"], one["asked"]) for one in found["clusters"]]
+    kubernetes = [("kubernetes", "near", True, False), ("kubernetes", "far", False, False)]
+    assert told == [("local", "", True, False), *kubernetes]
+    status, found = await api("GET", "/clusters", params={"context": "far"})
+    (far,) = found["clusters"]
+    assert status == 200 and far["asked"] and far["states"] == {} and "127.0.0.1:1" in far["problem"]
+    status, refused = await api("GET", "/clusters", params={"context": "gone"})
+    assert status == 404 and "no context 'gone'" in refused["message"]
 
 
 async def test_backends_say_what_they_lack(

@@ -198,4 +198,5 @@ async def test_a_node_is_drained_rebooted_and_returned_from_the_browsers_side(
     await client.until(lambda: (node("node-2")["state"], node("node-2")["incarnation"]) == ("idle", 2), 60)
     status, answer = await api("POST", "/cluster/node", {"node": "node-7", "action": "drain"})
     assert status == 404 and "node-1, node-2" in answer["message"]
+    assert (await api("POST", "/cluster/keep", {}))[0] == 200
     assert (await api("POST", "/cluster/node", {"node": "node-1", "action": "melt"}))[0] == 400

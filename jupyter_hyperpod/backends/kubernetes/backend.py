@@ -15,7 +15,7 @@ from ..base import Backend, Remedies, RemoteHead, Scheduler
 from ..types import Capabilities, Surroundings
 from . import inquiry, parse, remedies
 from .health_board import KubernetesHealthBoard
-from .kubeconfig import kubeconfig_files, read_access
+from .kubeconfig import context_names, kubeconfig_files, read_access
 from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect, foreign_user, not_shared
 
@@ -71,6 +71,12 @@ class KubernetesBackend:
             items, _ = api.list(NODES)
         mine = [item for item in items if parse.is_meant(item, options)]
         return {item["metadata"]["name"]: parse.state(item) for item in mine}
+
+    def contexts(self) -> Sequence[str]:
+        try:
+            return context_names() or ("",)
+        except ClusterError:
+            return ("",)  # whoever asks it for its nodes is told
 
     def remedies(self) -> Remedies | None:
         return remedies.KubernetesRemedies()

@@ -88,6 +88,22 @@ def read_access(context: str = "", kubeconfig: Path | None = None) -> Access:
     return pod_access(os.environ, ACCOUNT, files)
 
 
+def context_names() -> list[str]:
+    """The contexts of the kubeconfigs, the current one first; none in a pod, or where no context is current.
+
+    Raises ClusterError.
+    """
+    files = kubeconfig_files(None, os.environ)
+    documents = [(path, text) for path in files if (text := _text(path, must=False)) is not None]
+    parts = [(path, _document(path, text)) for path, text in documents]
+    names, current = _entries(parts, "contexts", "context"), _current(parts)
+    return [current, *sorted(name for name in names if name != current)] if current in names else []
+
+
+def _current(parts: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+    return next((str(part["current-context"]) for _, part in parts if part.get("current-context")), "")
+
+
 def reread(access: Access) -> Access:
     """The same with the credential that its kubeconfig has now, unless that is about another server by now."""
     if not access.files:
@@ -127,8 +143,7 @@ def parse(documents: Sequence[tuple[Path, str]], context: str = "") -> Access:
     parts = [(path, _document(path, text)) for path, text in documents]
     files = [path for path, _ in parts]
     where = _named(files)
-    current = next((str(part["current-context"]) for _, part in parts if part.get("current-context")), "")
-    name = context or current
+    name = context or _current(parts)
     contexts = _entries(parts, "contexts", "context")
     if not name or name not in contexts:
         told = f"its contexts are {few(sorted(contexts), 8)}" if contexts else "it has none"

@@ -44,6 +44,9 @@ class LocalBackend:
         """Nothing: the cluster's journal has its nodes."""
         return {}
 
+    def contexts(self) -> Sequence[str]:
+        return ("",)
+
     def remedies(self) -> Remedies | None:
         """Nothing: the supervisor restarts its own nodes."""
         return None

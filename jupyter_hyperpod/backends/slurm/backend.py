@@ -43,6 +43,9 @@ class SlurmBackend:
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         return commands.node_states(options.get("partition", ""))
 
+    def contexts(self) -> Sequence[str]:
+        return ("",)
+
     def remedies(self) -> Remedies | None:
         return remedies.SlurmRemedies()
 

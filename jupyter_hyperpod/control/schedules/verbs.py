@@ -16,6 +16,7 @@ from ...policy.scheduled_runs import CATCH_UP, ONCE, OVERLAP, SKIP
 from ...storage import host_lease
 from ...storage.store import Store
 from .. import cluster, jobs
+from ..clusters.shape import known_shape
 from ..option_parser import one_of
 from ..text_tables import Answer
 
@@ -160,7 +161,7 @@ def dry_run(timing: ScheduleOptions) -> tuple[dict[str, Any], str]:
 def wake(store: Store, backend: str) -> None:
     """Start the supervisor where none runs. Raises ClusterError."""
     elsewhere = not load(backend).capabilities.owns_nodes
-    none = 0 if elsewhere and not cluster.known_shape(store) else None
+    none = 0 if elsewhere and not known_shape(store) else None
     if not cluster.connectable(store):
         cluster.ensure_started(store, nodes=none, spares=none)
 

@@ -23,6 +23,7 @@ from ...policy.sweeps.space import Choices
 from ...storage.journal import JournalFollower
 from ...storage.store import JobStore, Store
 from .. import cluster, jobs
+from ..clusters.shape import local_shape
 from . import following, trials
 from .plan import ASKING, LOSS, PRUNERS, RESULT, SweepPlan, as_number, prepared, settled
 from .trials import PRUNED, Sweep, SweepTrial
@@ -131,7 +132,7 @@ class Capacity:
             self._next_s = time.monotonic() + CAPACITY_S
             nodes = [node for node in cluster.status(self._store)["nodes"] if not node["spare"]]
             with suppress(ClusterError):
-                self._known = max(1, (len(nodes) or cluster.DEFAULT_NODES) // self._each)
+                self._known = max(1, (len(nodes) or local_shape(self._store)["nodes"]) // self._each)
         return self._known
 
 

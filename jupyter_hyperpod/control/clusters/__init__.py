@@ -1,0 +1,1 @@
+"""What is written down of a local cluster beside its journal."""

@@ -1,0 +1,57 @@
+"""Decides when a local cluster that nobody uses ends by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...core.units import few, format_duration, plural
+from ..decision import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUse:
+    """What a cluster has to go on for.
+
+    ``jobs``: those that have not ended, also those that wait, deployments, and those whose journals are not read yet.
+    ``schedules``: those with a time to come, or a run that begins. ``nodes``: local ones that are out of service, which
+    somebody wanted. ``nodes_there``: whether it has local nodes at all; one without them only looks after jobs.
+    ``shared``: another host knows the store, and may stand by.
+    """
+
+    jobs: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    nodes_there: bool = True
+    shared: bool = False
+
+
+def kept_by(use: ClusterUse) -> str:
+    """Why a cluster goes on, however long nobody asks it for anything; "" where nothing keeps it."""
+    if not use.nodes_there:
+        return "it has no local nodes"
+    if use.jobs:
+        return f"{few(use.jobs)} {'has' if len(use.jobs) == 1 else 'have'} not ended"
+    if use.schedules:
+        which = "schedule" if len(use.schedules) == 1 else "schedules"
+        return f"the {which} {few(use.schedules)} {'has' if len(use.schedules) == 1 else 'have'} a time to come"
+    if use.nodes:
+        return f"{plural(len(use.nodes), 'node')} out of service: {few(use.nodes)}"
+    if use.shared:
+        return "another host shares the store, and may stand by for this one"
+    return ""
+
+
+def ending(use: ClusterUse, idle_s: float, timeout_s: float) -> Decision[float | None]:
+    """In how many seconds a cluster ends that was last used ``idle_s`` ago: 0.0 for now, None for not as things are.
+
+    ``timeout_s``: how long it may be idle, infinity for ever.
+    """
+    if why := kept_by(use):
+        return Decision(None, why)
+    if math.isinf(timeout_s):
+        return Decision(None, "it goes on until somebody stops it")
+    after = f"{format_duration(timeout_s)} without a job, a schedule or a request"
+    if (left_s := timeout_s - idle_s) > 0:
+        return Decision(left_s, f"it ends by itself after {after}")
+    return Decision(0.0, f"it ended by itself after {after}; the next job starts it again as it was")
