@@ -1,6 +1,6 @@
 /** The actions behind all buttons and commands: dialogs, requests, and error messages. */
 
-import { Dialog, showDialog } from '@jupyterlab/apputils';
+import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { Api, FaultTarget } from './api';
@@ -12,6 +12,7 @@ import type { IJobSummary } from './model/views';
 import type { NodeAction } from './nodes';
 import { tellRefusal } from './refusals';
 import type { Kept } from './run/choice';
+import { said } from './said/said';
 
 /** Settings of the browser; the server has its own. */
 export interface IPreferences {
@@ -31,6 +32,9 @@ export const DEFAULTS: IPreferences = {
   finishedJobs: 20,
   run: {}
 };
+
+/** How long a remedy can be undone where it is told. */
+const UNDO_MS = 10_000;
 
 export class Actions {
   constructor(
@@ -98,11 +102,52 @@ export class Actions {
     }
   }
 
-  /** Ask for a remedy at a node. */
+  /** Ask for a remedy at a node: one that ends processes after a question, another one with a way back. */
   async remedy(node: string, action: NodeAction): Promise<void> {
-    await this._ask(api =>
-      action === 'heal' ? api.healNode(node) : api.askNode(node, action)
-    );
+    if (action === 'heal') {
+      await this._ask(api => api.healNode(node));
+    } else if (await this._wants(node, action)) {
+      await this._ask(async api => {
+        const answer = await api.askNode(node, action);
+        const undo = {
+          label: this._trans.__('Undo'),
+          callback: () => void this.remedy(node, 'resume')
+        };
+        const actions = action === 'drain' ? [undo] : [];
+        Notification.info(said(answer.said, this._trans), {
+          autoClose: UNDO_MS,
+          actions
+        });
+      });
+    }
+  }
+
+  private async _wants(node: string, action: NodeAction): Promise<boolean> {
+    const jobs =
+      this._model.cluster?.nodes.find(known => known.node === node)?.jobs ?? [];
+    const body = jobs.length
+      ? this._trans._n(
+          '%1 job leaves it first, at the end of a step.',
+          '%1 jobs leave it first, at the end of a step.',
+          jobs.length
+        )
+      : this._trans.__('No job of this cluster is on it.');
+    switch (action) {
+      case 'reboot':
+        return isSure(
+          this._trans.__('Reboot %1?', node),
+          body,
+          this._trans.__('Reboot')
+        );
+      case 'replace':
+        return isSure(
+          this._trans.__('Replace %1?', node),
+          body,
+          this._trans.__('Replace')
+        );
+      default:
+        return true;
+    }
   }
 
   /** Whether a job came from a cell, and cells can run here. */
@@ -162,9 +207,15 @@ export class Actions {
     }
   }
 
-  async startCluster(): Promise<void> {
+  /** `again`: as it was when it ended by itself. */
+  async startCluster(again = false): Promise<void> {
     const { nodes, spares } = this.preferences;
-    await this._ask(api => api.startCluster({ nodes, spares }));
+    await this._ask(api => api.startCluster(again ? {} : { nodes, spares }));
+  }
+
+  /** Let an idle cluster go on. */
+  async keepCluster(): Promise<void> {
+    await this._ask(api => api.keepCluster());
   }
 
   async stopCluster(): Promise<void> {

@@ -36,6 +36,7 @@ MODULES = (
     "policy/membership.py",
     "policy/recovery.py",
     "policy/allocation.py",
+    "policy/cluster/idle.py",
     "policy/serving.py",
     "policy/healing.py",
     "supervisor/healing.py",

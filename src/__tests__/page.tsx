@@ -43,6 +43,7 @@ export function shared(
       summary: () => null,
       job: () => null,
       activeJobs: [],
+      api: { clusters: async () => [] },
       ...model
     } as unknown as HyperpodModel,
     actions: {

@@ -4,6 +4,7 @@ import { useShared } from '../components/context';
 import { Remedies } from '../components/remedies';
 import { byName } from '../derive';
 import type { IClusterView } from '../model/views';
+import { hasWords } from './filters';
 import { NodeHealth, STATUS } from './health';
 
 /** The most nodes shown, faulty ones first; `jupyter hyperpod nodes` shows all. */
@@ -15,13 +16,15 @@ const COLOURS: Record<string, string> = { watch: 'ready', replace: 'lost' };
 /** Nodes of a scheduler, from the events of their health agents. */
 export function Elsewhere(props: {
   cluster: IClusterView;
+  /** Only nodes with these words. */
+  text?: string;
 }): JSX.Element | null {
-  const { cluster } = props;
+  const { cluster, text = '' } = props;
   const { trans } = useShared();
   const local = new Set(cluster.nodes.map(node => node.node));
   const calm = (name: string) => cluster.health[name].action === 'watch';
   const names = Object.keys(cluster.health)
-    .filter(name => !local.has(name))
+    .filter(name => !local.has(name) && hasWords(text, name, cluster))
     .sort((a, b) => Number(calm(a)) - Number(calm(b)) || byName(a, b));
   if (names.length === 0) {
     return null;

@@ -3,9 +3,10 @@ import * as React from 'react';
 import { useShared } from '../components/context';
 import type { INodeView } from '../model/views';
 import { NodeRole, roleLabel, roleOf } from '../nodes';
+import type { INodeGroup } from './filters';
 
 /** Up to this number of nodes, tiles show names. */
-const NAMED = 24;
+export const NAMED = 24;
 /** Above this number, tiles have the smallest size. */
 const SMALL = 600;
 /** Tiles per block; a block without news is not drawn again. */
@@ -14,8 +15,12 @@ const BLOCK = 100;
 const FIRST = 6;
 const MORE = 2;
 
+/** Nodes below a heading; the only group of all nodes has none. */
+export interface IHeadedGroup extends INodeGroup {
+  label: string;
+}
+
 interface ITiles {
-  nodes: readonly INodeView[];
   /** The roles of nodes in a job. */
   parts: ReadonlyMap<string, NodeRole>;
   selected: string | null;
@@ -23,9 +28,12 @@ interface ITiles {
 }
 
 /** Health of all nodes, one tile each. Arrow keys move, thousands stay smooth: a block without news is not drawn again. */
-export function NodeGrid(props: ITiles): JSX.Element {
-  const { nodes, parts, selected, onSelect } = props;
+export function NodeGrid(
+  props: ITiles & { groups: readonly IHeadedGroup[] }
+): JSX.Element {
+  const { groups, parts, selected, onSelect } = props;
   const { trans } = useShared();
+  const nodes = groups.flatMap(group => group.nodes);
   const size =
     nodes.length <= NAMED ? 'named' : nodes.length <= SMALL ? 'tile' : 'small';
   const current = nodes.some(node => node.node === selected)
@@ -44,9 +52,13 @@ export function NodeGrid(props: ITiles): JSX.Element {
       onSelect(tiles[to].dataset.node!);
     }
   };
-  const blocks: (readonly INodeView[])[] = [];
-  for (let start = 0; start < nodes.length; start += BLOCK) {
-    blocks.push(nodes.slice(start, start + BLOCK));
+  const blocks: IHeadedGroup[] = [];
+  for (const { key, label, nodes: members } of groups) {
+    for (let start = 0; start < members.length; start += BLOCK) {
+      const head = start === 0 && label ? `${label} (${members.length})` : '';
+      const part = members.slice(start, start + BLOCK);
+      blocks.push({ key: `${key} ${start}`, label: head, nodes: part });
+    }
   }
   const drawn = useGrowing(blocks.length);
   return (
@@ -58,14 +70,15 @@ export function NodeGrid(props: ITiles): JSX.Element {
       aria-busy={drawn < blocks.length || undefined}
       onKeyDown={onKeyDown}
     >
-      {blocks.slice(0, drawn).map((block, index) => {
+      {blocks.slice(0, drawn).map(block => {
         const holds = (name: string | null) =>
-          block.some(node => node.node === name) ? name : null;
+          block.nodes.some(node => node.node === name) ? name : null;
         return (
           <Block
-            key={index}
-            nodes={block}
-            roles={block.map(node => roleOf(node, parts.get(node.node)))}
+            key={block.key}
+            label={block.label}
+            nodes={block.nodes}
+            roles={block.nodes.map(node => roleOf(node, parts.get(node.node)))}
             selected={holds(selected)}
             current={holds(current)}
             named={size === 'named'}
@@ -112,6 +125,8 @@ function destination(
 }
 
 interface IBlock extends Omit<ITiles, 'parts'> {
+  label: string;
+  nodes: readonly INodeView[];
   /** In the order of `nodes`. */
   roles: readonly NodeRole[];
   current: string | null;
@@ -121,7 +136,16 @@ interface IBlock extends Omit<ITiles, 'parts'> {
 const Block = React.memo(
   function Block(props: IBlock): JSX.Element {
     return (
-      <div className="jp-Hp-block" role="presentation">
+      <div
+        className="jp-Hp-block"
+        role={props.label ? 'group' : 'presentation'}
+        aria-label={props.label || undefined}
+      >
+        {props.label && (
+          <span className="jp-Hp-label" aria-hidden>
+            {props.label}
+          </span>
+        )}
         {props.nodes.map((node, index) => (
           <Tile
             key={node.node}
@@ -137,6 +161,7 @@ const Block = React.memo(
     );
   },
   (before, after) =>
+    before.label === after.label &&
     before.selected === after.selected &&
     before.current === after.current &&
     before.named === after.named &&

@@ -14,11 +14,10 @@ UNUSED = ClusterUse()
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (ClusterUse(jobs=("train-a",)), "train-a has not ended"),
-        (ClusterUse(jobs=("a", "b", "c", "d")), "a, b, c and 1 more have not ended"),
-        (ClusterUse(schedules=("nightly",)), "the schedule nightly has a time to come"),
-        (ClusterUse(schedules=("nightly", "weekly")), "the schedules nightly, weekly have a time to come"),
-        (ClusterUse(nodes=("node-2",)), "1 node out of service: node-2"),
+        (ClusterUse(jobs=("train-a",)), "jobs that have not ended: train-a"),
+        (ClusterUse(jobs=("a", "b", "c", "d")), "jobs that have not ended: a, b, c and 1 more"),
+        (ClusterUse(schedules=("nightly",)), "schedules with a time to come: nightly"),
+        (ClusterUse(nodes=("node-2",)), "nodes out of service: node-2"),
         (ClusterUse(nodes_there=False), "it has no local nodes"),
         (ClusterUse(shared=True), "another host shares the store, and may stand by for this one"),
     ],

@@ -129,6 +129,15 @@ test.describe('a recorded job', () => {
     await page.locator('.jp-Hp-nodes').evaluate(grid => {
       grid.scrollTop = grid.scrollHeight;
     });
+    const filter = page.locator('.jp-Hp-choice .jp-Hp-filter');
+    await filter.fill('node-400');
+    await expect(page.locator('.jp-Hp-node')).toHaveCount(7);
+    await filter.fill('');
+    await page.locator('.jp-Hp-choice select').selectOption('state');
+    await expect(
+      page.locator('.jp-Hp-block[role="group"]').first()
+    ).toHaveAttribute('aria-label', /training/);
+    await expect(page.locator('.jp-Hp-node')).toHaveCount(4005);
     // A machine that is busy with other things holds up one look, not all of them.
     await expect
       .poll(() => longestPause(page), { timeout: 60_000 })

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...core.units import few, format_duration, plural
+from ...core.units import few, format_duration
 from ..decision import Decision
 
 
@@ -31,12 +31,11 @@ def kept_by(use: ClusterUse) -> str:
     if not use.nodes_there:
         return "it has no local nodes"
     if use.jobs:
-        return f"{few(use.jobs)} {'has' if len(use.jobs) == 1 else 'have'} not ended"
+        return f"jobs that have not ended: {few(use.jobs)}"
     if use.schedules:
-        which = "schedule" if len(use.schedules) == 1 else "schedules"
-        return f"the {which} {few(use.schedules)} {'has' if len(use.schedules) == 1 else 'have'} a time to come"
+        return f"schedules with a time to come: {few(use.schedules)}"
     if use.nodes:
-        return f"{plural(len(use.nodes), 'node')} out of service: {few(use.nodes)}"
+        return f"nodes out of service: {few(use.nodes)}"
     if use.shared:
         return "another host shares the store, and may stand by for this one"
     return ""
@@ -51,7 +50,8 @@ def ending(use: ClusterUse, idle_s: float, timeout_s: float) -> Decision[float |
         return Decision(None, why)
     if math.isinf(timeout_s):
         return Decision(None, "it goes on until somebody stops it")
-    after = f"{format_duration(timeout_s)} without a job, a schedule or a request"
+    time = format_duration(timeout_s)
     if (left_s := timeout_s - idle_s) > 0:
-        return Decision(left_s, f"it ends by itself after {after}")
-    return Decision(0.0, f"it ended by itself after {after}; the next job starts it again as it was")
+        return Decision(left_s, f"it ends by itself after {time} without a job, a schedule or a request")
+    said = f"it ended by itself after {time} without a job, a schedule or a request"
+    return Decision(0.0, f"{said}; the next job starts it again as it was")

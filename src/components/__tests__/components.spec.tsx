@@ -54,6 +54,7 @@ const JOB: IJobView = {
 };
 
 const NONE = new Map<string, NodeRole>();
+const all = (nodes: INodeView[]) => [{ key: '', label: '', nodes }];
 
 /** Wait until each node has its tile. */
 async function allDrawn(): Promise<void> {
@@ -69,7 +70,7 @@ describe('NodeGrid', () => {
     const nodes = [node(1), node(2, { state: 'busy', jobs: ['j-1'] })];
     draw(
       <NodeGrid
-        nodes={nodes}
+        groups={all(nodes)}
         parts={NONE}
         selected={null}
         onSelect={() => undefined}
@@ -87,7 +88,7 @@ describe('NodeGrid', () => {
     const selected: string[] = [];
     draw(
       <NodeGrid
-        nodes={[node(1), node(2), node(3)]}
+        groups={all([node(1), node(2), node(3)])}
         parts={NONE}
         selected="node-1"
         onSelect={name => selected.push(name)}
@@ -111,7 +112,7 @@ describe('NodeGrid', () => {
     const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
     const grid = (
       <NodeGrid
-        nodes={nodes}
+        groups={all(nodes)}
         parts={NONE}
         selected={null}
         onSelect={jest.fn()}
@@ -129,7 +130,7 @@ describe('NodeGrid', () => {
     const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
     const grid = (list: INodeView[]) => (
       <NodeGrid
-        nodes={list}
+        groups={all(list)}
         parts={NONE}
         selected={null}
         onSelect={jest.fn()}
@@ -162,6 +163,8 @@ describe('ClusterSection', () => {
     state: 'running',
     reason: '',
     pid: 1,
+    queues: {},
+    idle: null,
     nodes: [node(1), busy],
     health: {},
     incidents: [],

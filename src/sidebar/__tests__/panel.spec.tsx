@@ -5,6 +5,7 @@ import { act } from 'react';
 
 import { click, draw, find, host, node, shared } from '../../__tests__/page';
 import type { Actions } from '../../actions';
+import type { IStanding } from '../../api';
 import type { IShared } from '../../components/context';
 import { Failure, JobHeader } from '../../components/job';
 import type { HyperpodModel } from '../../model/model';
@@ -220,6 +221,208 @@ describe('nodes', () => {
       details.dispatchEvent(new Event('toggle'));
     });
     expect(find('[data-elsewhere] .jp-Hp-remedies').textContent).toBe('Resume');
+  });
+});
+
+describe('a cluster that nobody uses', () => {
+  const idle = (left_s: number) => ({
+    since_s: Date.now() / 1000 - 60,
+    ends_s: Date.now() / 1000 + left_s
+  });
+  const running = { ...newClusterView(), state: 'running', nodes: [node(1)] };
+
+  it('says when it ends, and goes on if it is asked to', async () => {
+    const keepCluster = jest.fn(async () => undefined);
+    const cluster = { ...running, idle: idle(720) };
+    draw(<ClusterSection />, panel([], { keepCluster }, { cluster }));
+    expect(find('.jp-Hp-idle').textContent).toBe(
+      'Idle: ends by itself in 12 minKeep'
+    );
+    await click('.jp-Hp-idle button');
+    expect(keepCluster).toHaveBeenCalledTimes(1);
+    draw(<ClusterSection />, panel([], {}, { cluster: running }));
+    expect(host.querySelector('.jp-Hp-idle')).toBeNull();
+  });
+
+  it('says why it has ended, and comes back as it was', async () => {
+    const startCluster = jest.fn(async () => undefined);
+    const reason = 'it ended by itself after 4 h without a job';
+    const stopped = { ...newClusterView(), reason };
+    const cluster = { ...stopped, idle: idle(-60) };
+    draw(<ClusterSection />, panel([], { startCluster }, { cluster }));
+    expect(find('.jp-Hp-start').textContent).toContain(reason);
+    await click('.jp-Hp-start button');
+    draw(<ClusterSection />, panel([], { startCluster }, { cluster: stopped }));
+    expect(find('.jp-Hp-start').textContent).not.toContain(reason);
+    await click('.jp-Hp-start button');
+    expect(startCluster.mock.calls).toEqual([[true], [false]]);
+  });
+});
+
+describe('many nodes', () => {
+  const names = (selector = '[data-node]') =>
+    [...host.querySelectorAll<HTMLElement>(selector)].map(
+      one => one.dataset.node
+    );
+  const cluster = {
+    ...newClusterView(),
+    state: 'running',
+    nodes: Array.from({ length: 30 }, (_, index) =>
+      index < 3
+        ? busy(index + 1)
+        : node(index + 1, { state: index === 9 ? 'lost' : 'idle' })
+    )
+  };
+  const type = (value: string, selector: string) =>
+    act(async () => {
+      const field = find(selector) as HTMLInputElement | HTMLSelectElement;
+      const kind = Object.getPrototypeOf(field);
+      Object.getOwnPropertyDescriptor(kind, 'value')!.set!.call(field, value);
+      const event = field instanceof HTMLSelectElement ? 'change' : 'input';
+      field.dispatchEvent(new Event(event, { bubbles: true }));
+    });
+
+  it('are filtered by words and states, and grouped', async () => {
+    draw(<ClusterSection />, panel([job()], {}, { cluster }));
+    expect(names()).toHaveLength(30);
+    await type('tinylm', '.jp-Hp-filter');
+    expect(names()).toEqual(['node-1', 'node-2', 'node-3']);
+    expect(host.textContent).toContain('3 of 30 nodes');
+    await type('', '.jp-Hp-filter');
+    await type('state', '.jp-Hp-choice select');
+    const labels = [...host.querySelectorAll('.jp-Hp-block')].map(block =>
+      block.getAttribute('aria-label')
+    );
+    expect(labels).toEqual(['joining (3)', 'free (26)', 'lost (1)']);
+    const lost = [...host.querySelectorAll<HTMLElement>('.jp-Hp-tally')].find(
+      tally => tally.textContent!.includes('lost')
+    )!;
+    await act(async () => lost.click());
+    expect(lost.getAttribute('aria-pressed')).toBe('true');
+    expect(names()).toEqual(['node-10']);
+    await act(async () => lost.click());
+    expect(names()).toHaveLength(30);
+  });
+
+  it('say how much of them is allocated, and on how many a job works', () => {
+    const training = job({ members: [{ node: 'node-1', rank: 0 }] as any });
+    draw(<ClusterSection />, panel([training], {}, { cluster }));
+    expect(find('.jp-Hp-use').textContent).toBe('3 of 29 allocated, 1 at work');
+  });
+});
+
+describe('several clusters', () => {
+  const at = (fields: Partial<IStanding>): IStanding => ({
+    backend: 'local',
+    title: 'This machine',
+    context: '',
+    usual: true,
+    owns_nodes: false,
+    asked: false,
+    problem: '',
+    states: {},
+    ...fields
+  });
+  const local = at({ owns_nodes: true });
+  const slurm = at({
+    backend: 'slurm',
+    title: 'SLURM',
+    asked: true,
+    states: { idle: 3, down: 1 }
+  });
+  const cloud = { backend: 'kubernetes', title: 'Kubernetes' };
+  const clusters = [
+    local,
+    slurm,
+    at({ ...cloud, context: 'near' }),
+    at({ ...cloud, context: 'far', usual: false })
+  ];
+  const drawn = async (
+    found: IStanding[],
+    remember: Actions['remember'] = async () => undefined
+  ) => {
+    const api = {
+      clusters: jest.fn(async (context: string) =>
+        context
+          ? [at({ ...cloud, context, usual: false, asked: true, problem: 'x' })]
+          : found
+      )
+    };
+    const preferences = { run: {}, nodes: 4, spares: 1 } as any;
+    const model = { api: api as any, cluster: newClusterView() };
+    await act(async () =>
+      draw(<ClusterSection />, panel([], { preferences, remember }, model))
+    );
+    return api.clusters;
+  };
+  const rows = () =>
+    [...host.querySelectorAll('[data-cluster]')].map(row => row.textContent);
+
+  it('stand side by side, and one is chosen for cells', async () => {
+    const remember = jest.fn(async () => undefined);
+    const asked = await drawn(clusters, remember);
+    expect(rows()).toEqual([
+      'This machineno cluster runs',
+      'SLURMNodes: 3 idle, 1 down.',
+      'Kubernetes: nearLook',
+      'Kubernetes: farLook'
+    ]);
+    expect(find('[data-cluster="local/"] input')).toHaveProperty(
+      'checked',
+      true
+    );
+    await click('[data-cluster="slurm/"] input');
+    expect(remember.mock.calls).toEqual([[{ backend: 'slurm' }]]);
+    await click('[data-cluster="kubernetes/far"] button');
+    expect(asked).toHaveBeenLastCalledWith('far');
+    expect(rows()[3]).toBe('Kubernetes: fardoes not answer');
+  });
+
+  it('are not mentioned where this machine is the only one', async () => {
+    await drawn([local]);
+    expect(host.querySelector('.jp-Hp-picker')).toBeNull();
+  });
+});
+
+describe('what waits', () => {
+  const waits = (id: string, fields: Partial<IJobView>) =>
+    job({ id, name: id, state: 'pending', members: [], ...fields });
+
+  it('is in its order with its reasons, below what queues hold', () => {
+    const research = job({ id: 'held', queue: 'research' });
+    const jobs = [
+      waits('late', { submitted_s: 2, reason: 'waits behind first' }),
+      waits('first', { submitted_s: 1, reason: 'waits for 2 nodes more' }),
+      waits('urgent', { submitted_s: 3, priority: 10 }),
+      waits('own', { submitted_s: 4, queue: 'teaching', nodes_wanted: 2 }),
+      research
+    ];
+    const cluster = {
+      ...newClusterView(),
+      state: 'running',
+      queues: { research: 1, teaching: 2 },
+      nodes: [1, 2, 3].map(number => busy(number, { jobs: ['held'] }))
+    };
+    draw(<ClusterSection />, panel(jobs, {}, { cluster, activeJobs: jobs }));
+    const rows = [...host.querySelectorAll<HTMLElement>('[data-waits]')];
+    expect(rows.map(row => row.textContent)).toEqual([
+      'ownteaching',
+      'urgentpriority 10',
+      'firstwaits for 2 nodes more',
+      'latewaits behind first'
+    ]);
+    const held = [...host.querySelectorAll('.jp-Hp-queue dd')];
+    expect(held.map(one => one.textContent)).toEqual([
+      '1 of 1 guaranteed, 2 borrowed',
+      '0 of 2 guaranteed, 2 lent'
+    ]);
+  });
+
+  it('is not said twice where only one job waits', () => {
+    const jobs = [waits('only', {})];
+    const cluster = { ...newClusterView(), state: 'running', nodes: [node(1)] };
+    draw(<ClusterSection />, panel(jobs, {}, { cluster, activeJobs: jobs }));
+    expect(host.querySelector('.jp-Hp-queue')).toBeNull();
   });
 });
 
