@@ -46,6 +46,7 @@ MODULES = (
     "server/errors.py",
     "core/elastic.py",
     "control/cluster.py",
+    "control/clusters/shape.py",
     "runtime/coordinator/session_lifecycle.py",
     "runtime/coordinator/stragglers.py",
     "runtime/coordinator/scripts.py",
