@@ -100,7 +100,7 @@ class ClustersHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        context = self.get_query_argument("context", "")
+        context = str(self.query("listClusters").get("context", ""))
         self.finish(json.dumps(await self.call(lambda _: standing(context))))
 
 
