@@ -156,7 +156,3 @@ def test_what_decisions_say_is_among_the_sentences() -> None:
         scaling.impossible(claim, 4, 1, {}),
     )
     assert all(said) and [text for text in said if not any(one.fullmatch(text) for one in known)] == []
-
-
-def test_no_exception_for_sentences_is_out_of_date() -> None:
-    assert sentences.stale(catalogues.TREE / catalogues.DOMAIN) == []
