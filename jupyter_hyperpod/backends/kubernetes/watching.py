@@ -101,7 +101,9 @@ class ApiWatch(Iterator[Change]):
         self.problem = ""
         self._requests, self._path, self._labels, self._list = requests, path, labels, list_all
         self._known = {key(item): item for item in known}
-        self._since, self._allowed_s = since, -FORGETFUL_S
+        self._since = since
+        # whether a refusal may pass, because the server has allowed it before or was away; since when it refuses
+        self._doubtful, self._refused_s = False, 0.0
         self._closed = threading.Event()
         self._answer: ApiAnswer | None = None
         self._changes = self._follow()
@@ -137,12 +139,18 @@ class ApiWatch(Iterator[Change]):
                         raise
                 elif isinstance(error, ClusterError) and not isinstance(error.__cause__, OSError):
                     raise
+                else:
+                    self._doubtful, self._refused_s = True, 0.0
                 self.problem = str(error) or type(error).__name__
                 failures += 1
             self._closed.wait(min(PAUSE_S * 2 ** min(failures, 8), LONGEST_PAUSE_S) if failures else 0)
 
     def _is_forgetful(self, error: ApiError) -> bool:
-        return error.status in FORGETFUL and time.monotonic() - self._allowed_s < FORGETFUL_S
+        """Whether the server may have just begun; how long it was away before does not count."""
+        if error.status not in FORGETFUL or not self._doubtful:
+            return False
+        self._refused_s = self._refused_s or time.monotonic()
+        return time.monotonic() - self._refused_s < FORGETFUL_S
 
     def _watch_once(self) -> Iterator[Change]:
         query = {
@@ -153,19 +161,18 @@ class ApiWatch(Iterator[Change]):
         }
         asked = ApiRequest("GET", self._path, query | ({"labelSelector": self._labels} if self._labels else {}))
         answer = self._requests.open(asked, SILENT_S)
-        self._answer, self.problem, self._allowed_s = answer, "", time.monotonic()
+        self._answer, self.problem, self._doubtful, self._refused_s = answer, "", True, 0.0
         try:
             if self._closed.is_set():
                 return
             lines = ChunkedLines()
             while data := self._read(answer):
-                self._allowed_s = time.monotonic()
                 for line in lines.feed(data):
                     change = parse_change(line)
                     if change is not None and (told := self._taken(*change)) is not None:
                         yield told
         finally:
-            self._answer, self._allowed_s = None, time.monotonic()
+            self._answer = None
             answer.close()
 
     def _read(self, answer: ApiAnswer) -> bytes:
