@@ -66,6 +66,7 @@ class Testbed:
             self.until(lambda: all(map(self._has_images, self.nodes)), "all nodes have the images")
             self.kubectl("apply", "-f", "-", text=settings.team_yaml(access.TEAM, access.USER))
             self.until(lambda: self.has_account(access.TEAM), "the team's pods have an account")
+            self.until(self._has_rights, "the API server has learnt of the team's rights")
         except BaseException:
             self.close()
             raise
@@ -276,6 +277,10 @@ class Testbed:
 
     def _answers(self) -> bool:
         return self.kubectl("get", "--raw", "/readyz", "--request-timeout=5s", check=False).stdout == "ok"
+
+    def _has_rights(self) -> bool:
+        asked = ("auth", "can-i", "create", "configmaps", "-n", access.TEAM)
+        return self.kubectl(*asked, user=access.USER, check=False).returncode == 0
 
     def _has_images(self, node: str) -> bool:
         return self.hosts.run(node, "test", "-e", "/run/booted", check=False).returncode == 0
