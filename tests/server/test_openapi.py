@@ -14,7 +14,7 @@ from tests.server.conftest import ROOT, Api, MakeJob
 
 FILE = Path(jupyter_hyperpod.server.__file__).with_name("openapi.yaml")
 # the websocket, what starts processes, and what is answered with 503 because no cluster is running here
-LEFT_OUT = "/stream$|/cluster/(start|stop|heal)$|/promote$"
+LEFT_OUT = "/stream$|/cluster/(start|stop|keep|heal)$|/promote$"
 # 400 and 409 say, too, what no schema can: two arguments that exclude each other, a job that has ended
 CHECKS = "positive_data_acceptance"
 
