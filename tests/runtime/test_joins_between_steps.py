@@ -136,7 +136,8 @@ def test_what_follows_an_interrupted_step_reads_what_the_loss_function_has_set(
 def test_what_depends_on_calls_or_ranks_is_refused(job: Submit, tmp_path: Path, sets: str) -> None:
     run = job(cell(sets, "pass", losing(tmp_path, 3, from_25=(2,))), nodes=3, spares=1, env={"PAUSE_S": "0.02"})
     reason = run.finish("failed")["reason"]
-    assert "another gradient" in reason or "a wrong gradient" in reason or "control.scale" in reason, run.story()
+    said = ("another gradient", "a wrong gradient", "4 different gradients", "control.scale")
+    assert any(words in reason for words in said), run.story()
 
 
 LOOKS = """def loss_function(batch):
