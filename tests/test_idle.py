@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from traitlets import TraitError
 
+from jupyter_hyperpod.backends.types import HostNode
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs, report
 from jupyter_hyperpod.control.clusters import shape
@@ -81,7 +82,7 @@ class StandIn:
 
     def __init__(self, store: Store, happens: Callable[[StandIn], object] = lambda cluster: None) -> None:
         self.store, self.directory = store, store.cluster
-        self.host: Any = type("NoNodes", (), {"nodes": {}})()
+        self.host: Any = type("NoNodes", (), {"nodes": {}, "head": HostNode("head", "idle")})()
         self.journal = JournalWriter(store.cluster_events, "supervisor")
         self.entries: dict[str, JobEntry] = {}
         self.reading: dict[str, JobEntry] = {}
@@ -140,6 +141,24 @@ def test_what_comes_at_the_last_moment_keeps_it(store: Store, happens: Callable[
     assert (store.cluster / control.SOCKET).exists() is not ends
     ends_s = control.status(store)["idle"]["ends_s"]
     assert ends_s == pytest.approx(time.time() + 30, abs=10)
+
+
+@pytest.mark.parametrize("place", ["head", "node-1"])
+def test_a_job_that_runs_keeps_it_also_where_its_journal_could_not_be_read(store: Store, place: str) -> None:
+    shape.keep_idle_timeout(store, 60.0)
+    cluster = StandIn(store)
+    (store.cluster / control.SOCKET).touch()
+    node = cluster.host.head if place == "head" else cluster.host.nodes.setdefault(place, HostNode(place, "idle"))
+    node.jobs["train-1234"] = None
+    cluster.settled.add("train-1234")  # as the supervisor does where it leaves a job alone
+    cluster.now_s += 61.0
+    cluster.idle.step()
+    assert not cluster.stopping
+    node.jobs.clear()
+    cluster.now_s += 61.0
+    cluster.idle.step()
+    cluster.close()
+    assert cluster.stopping
 
 
 def test_a_schedule_keeps_it_unless_it_is_paused_or_over(store: Store) -> None:

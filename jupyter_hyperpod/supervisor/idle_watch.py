@@ -89,7 +89,9 @@ class IdleWatch:
     def _use(self) -> ClusterUse:
         cluster = self._cluster
         out = [node.name for node in cluster.host.nodes.values() if node.drained or node.cut]
-        jobs = tuple(sorted({*cluster.entries, *cluster.reading}))
+        running = {job for node in (cluster.host.head, *cluster.host.nodes.values()) for job in node.jobs}
+        # the journal of one that runs may have been unreadable when this supervisor began, which left it alone then
+        jobs = tuple(sorted({*cluster.entries, *cluster.reading, *running}))
         shared = (cluster.store.cluster / OTHER_HOSTS).is_dir()
         return ClusterUse(jobs, cluster.scheduled.waiting(), tuple(out), bool(cluster.shape), shared)
 
