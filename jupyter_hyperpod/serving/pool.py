@@ -83,6 +83,7 @@ class ReplicaPool:
         self._waiting: deque[tuple[asyncio.Future[PooledReplica], Collection[str]]] = deque()
         self._alone: deque[asyncio.Future[PooledReplica]] = deque()
         self._kept: PooledReplica | None = None  # for those that get it for themselves, one after the other
+        self._taken = False  # one of those has it
 
     def __iter__(self) -> Iterator[PooledReplica]:
         return iter(self.replicas.values())
@@ -147,15 +148,19 @@ class ReplicaPool:
         """Keep a replica free of others where a request is to be alone, and give it to that one when it is idle."""
         while self._alone and self._alone[0].done():
             self._alone.popleft()
-        kept = self._kept
-        if self._alone and not any(replica is kept for replica in self.ready()):
-            ready = self.ready()
-            kept = min(ready, key=lambda replica: (replica.departing, replica.outstanding), default=None)
+        kept, ready = self._kept, self.ready()
+        if kept is None or not kept.outstanding or not any(replica is kept for replica in ready):
+            self._taken = False
+        # until one has it for itself, another may be idle sooner than the one kept, which may answer for long
+        idle = [replica for replica in ready if not (self._taken or replica.outstanding or replica.departing)]
+        if self._alone and (idle or not any(replica is kept for replica in ready)):
+            kept = min(idle or ready, key=lambda replica: (replica.departing, replica.outstanding), default=None)
         elif kept is not None and not kept.outstanding and not self._alone:
             kept = None
         self._kept = kept
         if self._alone and kept is not None and not kept.outstanding:
             kept.outstanding += 1
+            self._taken = True
             self._alone.popleft().set_result(kept)
 
     def _occupy(self, avoid: Collection[str]) -> PooledReplica | None:

@@ -168,3 +168,23 @@ def test_a_replica_is_kept_for_one_request_and_others_go_elsewhere() -> None:
         assert await pool.take() is first, "nobody is to be alone any more"
 
     run(2, act)
+
+
+def test_who_is_to_be_alone_does_not_wait_for_a_long_answer_where_another_replica_is_idle() -> None:
+    async def act(servers: Servers) -> None:
+        pool = servers.pool
+        first, second = await pool.take(), await pool.take()
+        alone = asyncio.create_task(pool.take(again=True, alone=True))
+        await until(lambda: pool.waiting == 1)
+        pool.give(second)
+        assert await asyncio.wait_for(alone, LIMIT_S) is second, "the first one may answer for hours"
+        assert await pool.take() is first
+        following = asyncio.create_task(pool.take(again=True, alone=True))
+        await until(lambda: pool.waiting == 1)
+        for _ in range(2):
+            pool.give(first)
+        assert await pool.take() is first, "who is alone stays so: the next one waits for the same replica"
+        pool.give(second)
+        assert await following is second
+
+    run(2, act)
