@@ -86,6 +86,7 @@ export class Actions {
   /** Offer this choice the next time that cells run on a cluster. */
   async remember(run: Kept): Promise<void> {
     this.preferences = { ...this.preferences, run };
+    this._model.refresh();
     try {
       await this.keep?.('run', run);
     } catch (error) {

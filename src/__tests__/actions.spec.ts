@@ -54,3 +54,15 @@ it.each(['reboot', 'replace'] as const)('asks before a %s', async action => {
   expect(Notification.manager.notifications[0].options.actions).toEqual([]);
   expect(Dialog.tracker.size).toBe(0);
 });
+
+it('shows a choice for cells at once, and keeps it', async () => {
+  const seen: string[] = [];
+  const model = { refresh: () => seen.push('shown') };
+  const chosen = new Actions(model as any, trans, {} as any);
+  chosen.keep = async name => {
+    seen.push(`kept ${name}`);
+  };
+  await chosen.remember({ backend: 'slurm' });
+  expect(seen).toEqual(['shown', 'kept run']);
+  expect(chosen.preferences.run).toEqual({ backend: 'slurm' });
+});

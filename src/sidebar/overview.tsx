@@ -21,7 +21,9 @@ import { NAMED, NodeGrid } from './nodes';
 /** All nodes, by what they do, filtered and grouped, and details of the selected one. */
 export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   const { model, trans } = useShared();
-  const parts = partsOf(model.activeJobs);
+  const jobs = model.activeJobs;
+  const parts = partsOf(jobs);
+  const names = new Map(jobs.map(job => [job.id, job.name]));
   const [selected, setSelected] = React.useState<string | null>(null);
   const [filter, setFilter] = React.useState(ALL);
   const [grouping, setGrouping] = React.useState<Grouping>('none');
@@ -29,7 +31,7 @@ export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   const nodes = [...cluster.nodes].sort((a, b) => byName(a.node, b.node));
   const chosen = nodes.find(node => node.node === selected);
   const many = nodes.length > NAMED;
-  const nameOf = (id: string) => model.summary(id)?.name ?? '';
+  const nameOf = (id: string) => names.get(id) ?? model.summary(id)?.name ?? '';
   const roleAt = (node: INodeView) => roleOf(node, parts.get(node.node));
   const shown = filtered(nodes, filter, roleAt, cluster, nameOf);
   const labels: Record<Exclude<Grouping, 'none'>, (key: string) => string> = {
@@ -37,9 +39,10 @@ export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
     job: key => nameOf(key) || key || trans.__('without a job'),
     type: key => key || trans.__('unknown instance type')
   };
-  const groups = grouped(shown, grouping, roleAt, cluster).map(group => ({
+  const by = many ? grouping : 'none';
+  const groups = grouped(shown, by, roleAt, cluster).map(group => ({
     ...group,
-    label: grouping === 'none' ? '' : labels[grouping](group.key)
+    label: by === 'none' ? '' : labels[by](group.key)
   }));
   const others = Object.keys(cluster.health).length - nodes.length;
   const starting = cluster.state === 'starting';
@@ -60,7 +63,7 @@ export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
           onFilter={setFilter}
         />
       )}
-      {(many || others > NAMED) && (
+      {(many || others > NAMED || filter.text !== '') && (
         <NodeChoice
           filter={filter}
           onFilter={setFilter}
@@ -120,19 +123,21 @@ function Summary(props: {
           {trans._n('%1 node', '%1 nodes', nodes.length)}
         </span>
         <span className="jp-Hp-tallies">
-          {ROLES.filter(role => counts.has(role)).map(role => (
-            <button
-              key={role}
-              type="button"
-              className="jp-Hp-tally"
-              aria-pressed={filter.roles.has(role)}
-              title={trans.__('Show only these nodes, or all again')}
-              onClick={() => turn(role)}
-            >
-              <span className="jp-Hp-dot" data-state={role} aria-hidden />
-              {counts.get(role)} {roleLabel(role, trans)}
-            </button>
-          ))}
+          {ROLES.filter(role => counts.has(role) || filter.roles.has(role)).map(
+            role => (
+              <button
+                key={role}
+                type="button"
+                className="jp-Hp-tally"
+                aria-pressed={filter.roles.has(role)}
+                title={trans.__('Show only these nodes, or all again')}
+                onClick={() => turn(role)}
+              >
+                <span className="jp-Hp-dot" data-state={role} aria-hidden />
+                {counts.get(role) ?? 0} {roleLabel(role, trans)}
+              </button>
+            )
+          )}
         </span>
       </div>
       {use.used > 0 && (
@@ -183,7 +188,7 @@ function NodeChoice(props: {
   const { filter, onFilter, grouping, onGrouping, typed } = props;
   const { trans } = useShared();
   return (
-    <div className="jp-Hp-row jp-Hp-choice" role="search">
+    <div className="jp-Hp-row jp-Hp-nodechoice" role="search">
       <input
         type="search"
         className="jp-Hp-filter"

@@ -125,7 +125,7 @@ function Row(props: {
           stateTally(cluster.states, trans)
         ) : null}
       </span>
-      {!cluster.asked && context && (
+      {context && (
         <span className="jp-Hp-right">
           <Button
             title={trans.__(

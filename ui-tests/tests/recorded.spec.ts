@@ -129,11 +129,11 @@ test.describe('a recorded job', () => {
     await page.locator('.jp-Hp-nodes').evaluate(grid => {
       grid.scrollTop = grid.scrollHeight;
     });
-    const filter = page.locator('.jp-Hp-choice .jp-Hp-filter');
+    const filter = page.locator('.jp-Hp-nodechoice .jp-Hp-filter');
     await filter.fill('node-400');
     await expect(page.locator('.jp-Hp-node')).toHaveCount(7);
     await filter.fill('');
-    await page.locator('.jp-Hp-choice select').selectOption('state');
+    await page.locator('.jp-Hp-nodechoice select').selectOption('state');
     await expect(
       page.locator('.jp-Hp-block[role="group"]').first()
     ).toHaveAttribute('aria-label', /training/);

@@ -289,7 +289,7 @@ describe('many nodes', () => {
     expect(names()).toEqual(['node-1', 'node-2', 'node-3']);
     expect(host.textContent).toContain('3 of 30 nodes');
     await type('', '.jp-Hp-filter');
-    await type('state', '.jp-Hp-choice select');
+    await type('state', '.jp-Hp-nodechoice select');
     const labels = [...host.querySelectorAll('.jp-Hp-block')].map(block =>
       block.getAttribute('aria-label')
     );
@@ -302,6 +302,34 @@ describe('many nodes', () => {
     expect(names()).toEqual(['node-10']);
     await act(async () => lost.click());
     expect(names()).toHaveLength(30);
+  });
+
+  it('can be shown again after no node is what was chosen', async () => {
+    const tally = (word: string) =>
+      [...host.querySelectorAll<HTMLElement>('.jp-Hp-tally')].find(one =>
+        one.textContent!.includes(word)
+      );
+    draw(<ClusterSection />, panel([job()], {}, { cluster }));
+    await type('node', '.jp-Hp-filter');
+    await act(async () => tally('lost')!.click());
+    expect(names()).toEqual(['node-10']);
+    const found = { ...cluster, nodes: cluster.nodes.slice(0, 9) };
+    draw(<ClusterSection />, panel([job()], {}, { cluster: found }));
+    expect(names()).toEqual([]);
+    expect(tally('lost')!.textContent).toBe('0 lost');
+    await act(async () => tally('lost')!.click());
+    expect(tally('lost')).toBeUndefined();
+    expect(names()).toHaveLength(9);
+    await type('', '.jp-Hp-filter');
+    expect(host.querySelector('.jp-Hp-filter')).toBeNull();
+  });
+
+  it('have the names of their jobs without a search through all jobs', async () => {
+    const summary = jest.fn(() => null);
+    draw(<ClusterSection />, panel([job()], {}, { cluster, summary }));
+    await type('tinylm', '.jp-Hp-filter');
+    expect(names()).toHaveLength(3);
+    expect(summary).not.toHaveBeenCalled();
   });
 
   it('say how much of them is allocated, and on how many a job works', () => {
@@ -375,7 +403,9 @@ describe('several clusters', () => {
     expect(remember.mock.calls).toEqual([[{ backend: 'slurm' }]]);
     await click('[data-cluster="kubernetes/far"] button');
     expect(asked).toHaveBeenLastCalledWith('far');
-    expect(rows()[3]).toBe('Kubernetes: fardoes not answer');
+    expect(rows()[3]).toBe('Kubernetes: fardoes not answerLook');
+    await click('[data-cluster="kubernetes/far"] button');
+    expect(asked.mock.calls.filter(([name]) => name === 'far')).toHaveLength(2);
   });
 
   it('are not mentioned where this machine is the only one', async () => {
