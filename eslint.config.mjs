@@ -19,7 +19,7 @@ export default typescript.config(
   { plugins: { jupyter } },
   ...jupyter.configs.recommended,
   {
-    files: ['src/**/*.{ts,tsx}'],
+    files: ['src/**/*.{ts,tsx}', 'docs/example-extension/**/*.ts'],
     plugins: { 'react-hooks': hooks },
     languageOptions: {
       globals: globals.browser,
@@ -51,7 +51,7 @@ export default typescript.config(
     rules: { 'no-restricted-globals': 'off' }
   },
   {
-    files: ['src/**/__tests__/**'],
+    files: ['src/**/__tests__/**', 'docs/example-extension/**'],
     rules: {
       'no-console': 'off',
       'jupyter/no-dynamic-translation': 'off',

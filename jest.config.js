@@ -23,6 +23,10 @@ const base = jestJupyterLab(__dirname);
 module.exports = {
   ...base,
   automock: false,
+  moduleNameMapper: {
+    ...base.moduleNameMapper,
+    '^jupyter_hyperpod$': '<rootDir>/src/index.ts'
+  },
   coverageReporters: ['text-summary'],
   modulePathIgnorePatterns: [
     '<rootDir>/labextension/dist/',

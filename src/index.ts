@@ -30,7 +30,7 @@ import { Actions, DEFAULTS, IPreferences } from './actions';
 import { announceStates } from './announce';
 import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
-import type { IShared } from './components/context';
+import { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
 import type { MountDrive } from './drive';
 import { CELL_INDEX, exampleNotebook } from './example';
@@ -51,6 +51,13 @@ import { IHyperpod } from './tokens';
 const PLUGIN = 'jupyter_hyperpod:plugin';
 
 export { IHyperpod };
+export type {
+  IHyperpodActions,
+  IHyperpodCluster,
+  IHyperpodJob,
+  IHyperpodJobView,
+  IHyperpodModel
+} from './tokens';
 
 const core: JupyterFrontEndPlugin<IShared> = {
   id: PLUGIN,
@@ -164,7 +171,7 @@ function view(
     id: `jupyter_hyperpod:${name}`,
     description,
     autoStart: true,
-    requires: [IHyperpod],
+    requires: [IShared],
     optional: [ILayoutRestorer, ILauncher],
     activate
   };
@@ -199,7 +206,7 @@ const drive: JupyterFrontEndPlugin<MountDrive> = {
   description: 'The files of the mounts, wherever files are opened from.',
   autoStart: true,
   provides: IMountDrive,
-  requires: [IHyperpod],
+  requires: [IShared],
   activate: (app: JupyterFrontEnd, shared: IShared): MountDrive => {
     const mounts = mountDrive(shared);
     app.serviceManager.contents.addDrive(mounts);
@@ -211,7 +218,7 @@ const files: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:files',
   description: 'A file browser of the mounts.',
   autoStart: true,
-  requires: [IHyperpod, IMountDrive, IFileBrowserFactory],
+  requires: [IShared, IMountDrive, IFileBrowserFactory],
   optional: [IDefaultFileBrowser, ILayoutRestorer, ITranslator],
   activate: (
     app: JupyterFrontEnd,
@@ -258,7 +265,7 @@ const dashboard: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:dashboard',
   description: 'One job in the main area.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [ILayoutRestorer, IRouter],
   activate: (
     app: JupyterFrontEnd,
@@ -340,7 +347,7 @@ const renderer: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:renderer',
   description: 'The live job as the output of its cell.',
   autoStart: true,
-  requires: [IHyperpod, IRenderMimeRegistry],
+  requires: [IShared, IRenderMimeRegistry],
   activate: (
     _: JupyterFrontEnd,
     shared: IShared,
@@ -359,7 +366,7 @@ const rerun: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:rerun',
   description: 'Runs the cell of a job once more.',
   autoStart: true,
-  requires: [IHyperpod, INotebookTracker],
+  requires: [IShared, INotebookTracker],
   activate: (
     app: JupyterFrontEnd,
     shared: IShared,
@@ -376,7 +383,7 @@ const running: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:running',
   description: 'Active jobs in the panel of what is running.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [IRunningSessionManagers],
   activate: (
     _: JupyterFrontEnd,
@@ -391,7 +398,7 @@ const status: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:status',
   description: 'The newest active job in the status bar.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [IStatusBar],
   activate: (
     app: JupyterFrontEnd,

@@ -1,17 +1,22 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 import * as React from 'react';
 
 import type { Actions } from '../actions';
 import type { HyperpodModel } from '../model/model';
 import type { IJobSummary, IJobView } from '../model/views';
+import { IHyperpod } from '../tokens';
 
-/** The context from which every view is drawn. */
-export interface IShared {
+/** The context from which every view is drawn: what others get, and more. */
+export interface IShared extends IHyperpod {
   model: HyperpodModel;
   actions: Actions;
   trans: TranslationBundle;
 }
+
+/** The same token, for our own plugins. */
+export const IShared = IHyperpod as Token<IShared>;
 
 export const Shared = React.createContext<IShared | null>(null);
 

@@ -12,9 +12,8 @@ import {
 } from '@jupyterlab/notebook';
 
 import { CommandIDs } from '../commands';
-import type { IShared } from '../components/context';
+import { IShared } from '../components/context';
 import { hyperpodIcon } from '../icons';
-import { IHyperpod } from '../tokens';
 import type { Scope } from './cells';
 import { load } from './kernel';
 import { needsMagics } from './line';
@@ -23,7 +22,7 @@ export const runPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:run',
   description: 'Runs cells of a notebook on a cluster.',
   autoStart: true,
-  requires: [IHyperpod, INotebookTracker],
+  requires: [IShared, INotebookTracker],
   optional: [ICommandPalette],
   activate: (
     app: JupyterFrontEnd,

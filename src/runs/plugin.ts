@@ -10,16 +10,15 @@ import { ILauncher } from '@jupyterlab/launcher';
 
 import { CommandIDs } from '../commands';
 import type { ComparisonWidget } from '../compare/widget';
-import type { IShared } from '../components/context';
+import { IShared } from '../components/context';
 import { runsIcon } from '../icons';
 import { addOnlyView, reveal } from '../reveal';
-import { IHyperpod } from '../tokens';
 
 export const runs: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:runs',
   description: 'All jobs of the store in one table.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [ILayoutRestorer, ILauncher],
   activate: (
     app: JupyterFrontEnd,
@@ -46,7 +45,7 @@ export const comparison: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:comparison',
   description: 'Some jobs side by side: curves and differences.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,

@@ -7,16 +7,15 @@ import {
 } from '@jupyterlab/application';
 
 import { CommandIDs } from '../commands';
-import type { IShared } from '../components/context';
+import { IShared } from '../components/context';
 import { schedulesIcon } from '../icons';
 import { addOnlyView } from '../reveal';
-import { IHyperpod } from '../tokens';
 
 export const schedules: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:schedules',
   description: 'What runs at times of the clock.',
   autoStart: true,
-  requires: [IHyperpod],
+  requires: [IShared],
   optional: [ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
