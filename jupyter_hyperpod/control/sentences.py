@@ -117,6 +117,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "user.error": lambda d: f"{d['type']}: {d['message']}",
     "warning.raised": lambda d: str(d["text"]),
     "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "cluster.idle": lambda d: ("in use: " if d["ends_s"] is None else "idle: ") + d["reason"],
     "node.findings": lambda d: (
         f"{', '.join(d['nodes'])}: " + "; ".join(f"{f['probe']} {f['outcome']}: {f['text']}" for f in d["findings"])
     ),

@@ -114,15 +114,16 @@ def test_nobody_is_lost_with_a_request_that_ends_its_replicas() -> None:
         innocent = [asyncio.create_task(servers.ask(b"slow %d" % at)) for at in range(8)]
         await until(lambda: servers.pool.outstanding == 8)
         poison = asyncio.create_task(servers.ask(b"poison"))
-        await until(lambda: len(servers.deaths) == 2)
+        await until(lambda: len(servers.deaths) >= 2)
         servers.go_on.set()
         assert await poison == 502
         assert await asyncio.gather(*innocent) == [200] * 8
-        assert len(servers.deaths) == 3 and servers.deaths[-1] == [b"poison"], "at last it was asked nothing else"
+        count = len(servers.deaths)  # 2 where it happened to be alone at the second one
+        assert count in (2, 3) and servers.deaths[-1] == [b"poison"], "at last it was asked nothing else"
         assert max(len(asked) for asked in servers.deaths) > 1
         (warning,) = servers.warnings
-        assert warning.startswith("request poison, POST /predict: 3 replicas ended or broke off")
-        assert await servers.ask(b"poison") == 502 and len(servers.deaths) == 3, "a client that asks again"
+        assert warning.startswith(f"request poison, POST /predict: {count} replicas ended or broke off")
+        assert await servers.ask(b"poison") == 502 and len(servers.deaths) == count, "a client that asks again"
         assert await servers.ask(b"quick") == 200 and servers.pool.outstanding == 0
 
     run(2, act)
