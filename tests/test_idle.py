@@ -161,6 +161,24 @@ def test_a_job_that_runs_keeps_it_also_where_its_journal_could_not_be_read(store
     assert cluster.stopping
 
 
+def test_nodes_that_start_keep_it_and_the_time_begins_when_they_are_up(store: Store) -> None:
+    shape.keep_idle_timeout(store, 3.0)
+    cluster = StandIn(store)
+    (store.cluster / control.SOCKET).touch()
+    node = cluster.host.nodes.setdefault("node-1", HostNode("node-1", "starting"))
+    for _ in range(2):
+        cluster.now_s += 2.0
+        cluster.idle.step()
+    node.state = "idle"
+    cluster.now_s += 2.0
+    cluster.idle.step()
+    assert not cluster.stopping
+    cluster.now_s += 2.0
+    cluster.idle.step()
+    cluster.close()
+    assert cluster.stopping
+
+
 def test_a_schedule_keeps_it_unless_it_is_paused_or_over(store: Store) -> None:
     watch, now_s = ScheduleWatch(store), time.time()
     assert watch.waiting() == ()

@@ -31,6 +31,8 @@ def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -
     if healed := verb_options.run_cluster(options, store, wait):
         terminal.note(healed)
     view = cluster.status(store)
+    if options.action == "start":
+        view["idle"] = None  # the journal may still say what was going to be before
     lines = [report.cluster_line(view)]
     if options.action != "stop" and view["nodes"]:
         lines.append(report.nodes_table(view).render(terminal.paint))

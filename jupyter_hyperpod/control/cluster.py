@@ -132,6 +132,8 @@ def wait_ready(
         states = [node["state"] for node in view["nodes"]]
         if view["state"] == "running" and states and all(state in UP for state in states):
             return view
+        if view["state"] == "stopped" and not connectable(store):
+            raise ClusterError(f"the cluster has ended before its nodes were ready: {view['reason']}")
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the nodes are not ready after {timeout_s:g} s: {', '.join(states) or 'none'}; {_log_tail(store)}"

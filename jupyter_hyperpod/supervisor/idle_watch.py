@@ -89,11 +89,12 @@ class IdleWatch:
     def _use(self) -> ClusterUse:
         cluster = self._cluster
         out = [node.name for node in cluster.host.nodes.values() if node.drained or node.cut]
+        starting = tuple(node.name for node in cluster.host.nodes.values() if node.state == "starting")
         running = {job for node in (cluster.host.head, *cluster.host.nodes.values()) for job in node.jobs}
         # the journal of one that runs may have been unreadable when this supervisor began, which left it alone then
         jobs = tuple(sorted({*cluster.entries, *cluster.reading, *running}))
         shared = (cluster.store.cluster / OTHER_HOSTS).is_dir()
-        return ClusterUse(jobs, cluster.scheduled.waiting(), tuple(out), bool(cluster.shape), shared)
+        return ClusterUse(jobs, cluster.scheduled.waiting(), tuple(out), starting, bool(cluster.shape), shared)
 
     def _timeout_s(self) -> float | None:
         """None where nobody knows: then the cluster goes on."""

@@ -18,6 +18,7 @@ UNUSED = ClusterUse()
         (ClusterUse(jobs=("a", "b", "c", "d")), "jobs that have not ended: a, b, c and 1 more"),
         (ClusterUse(schedules=("nightly",)), "schedules with a time to come: nightly"),
         (ClusterUse(nodes=("node-2",)), "nodes out of service: node-2"),
+        (ClusterUse(starting=("node-1",)), "nodes that are starting: node-1"),
         (ClusterUse(nodes_there=False), "it has no local nodes"),
         (ClusterUse(shared=True), "another host shares the store, and may stand by for this one"),
     ],

@@ -13,15 +13,17 @@ from ..decision import Decision
 class ClusterUse:
     """What a cluster has to go on for.
 
-    ``jobs``: those that have not ended, also those that wait, deployments, and those whose journals are not read yet.
-    ``schedules``: those with a time to come, or a run that begins. ``nodes``: local ones that are out of service, which
-    somebody wanted. ``nodes_there``: whether it has local nodes at all; one without them only looks after jobs.
-    ``shared``: another host knows the store, and may stand by.
+    ``jobs``: those that have not ended, also those that wait, deployments, and those whose journals are not read
+    yet. ``schedules``: those with a time to come, or a run that begins. ``nodes``: local ones that are out of
+    service, which somebody wanted. ``starting``: local ones that are not up yet. ``nodes_there``: whether it has
+    local nodes at all; one without them only looks after jobs. ``shared``: another host knows the store, and may
+    stand by.
     """
 
     jobs: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    starting: tuple[str, ...] = ()
     nodes_there: bool = True
     shared: bool = False
 
@@ -36,6 +38,8 @@ def kept_by(use: ClusterUse) -> str:
         return f"schedules with a time to come: {few(use.schedules)}"
     if use.nodes:
         return f"nodes out of service: {few(use.nodes)}"
+    if use.starting:
+        return f"nodes that are starting: {few(use.starting)}"
     if use.shared:
         return "another host shares the store, and may stand by for this one"
     return ""
