@@ -182,7 +182,7 @@ DURABLE = TRAIN.replace(
 
 
 def test_everything_killed_goes_on_from_the_shards_that_were_saved(job: Submit, calm: Run, tmp_path: Path) -> None:
-    run = job(DURABLE, nodes=2, replica=2, env={"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.01"})
+    run = job(DURABLE, nodes=2, replica=2, env={"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.05"})
     run.until_event("checkpoint.saved", step=8)
     for pid in (run.worker_pid(0), run.worker_pid(1)):
         os.kill(pid, signal.SIGKILL)
