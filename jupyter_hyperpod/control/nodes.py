@@ -35,6 +35,7 @@ from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
+from .option_parser import add_action
 from .text_tables import Answer, Cell, Table
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
@@ -83,15 +84,7 @@ def _action(word: str) -> str:
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``nodes``."""
-    parser.add_argument(
-        "action",
-        nargs="?",
-        type=_action,
-        choices=NODE_ACTIONS,
-        metavar="ACTION",
-        default="list",
-        help="list (default), describe, drain, reboot, replace, resume, or update with --reason",
-    )
+    add_action(parser, NODE_ACTIONS, _action, "describe, drain, reboot, replace, resume, or update with --reason")
     parser.add_argument("node", nargs="?", metavar="NODE", help="the node, for all but list")
     parser.add_argument(
         "--reason", metavar="TEXT", help='update: exactly "Action:Reboot" or "Action:Replace"; others: why, for people'

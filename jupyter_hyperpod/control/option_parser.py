@@ -172,6 +172,21 @@ def one_of(noun: str, known: Sequence[str], instead: Mapping[str, str]) -> Calla
     return read
 
 
+def add_action(
+    parser: argparse.ArgumentParser, actions: Sequence[str], read: Callable[[str], str], explanation: str
+) -> None:
+    """Declare the action of a verb that lists where none is given. ``read``: argparse's type for it, as of `one_of`."""
+    parser.add_argument(
+        "action",
+        nargs="?",
+        type=read,
+        choices=actions,
+        metavar="ACTION",
+        default="list",
+        help=f"list (default), {explanation}",
+    )
+
+
 def explained(message: str, options: Sequence[str]) -> str:
     """Return argparse's message with the nearest known word, and without misplaced values of variables."""
     if message.startswith(_UNRECOGNIZED):

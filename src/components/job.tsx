@@ -294,3 +294,18 @@ export function JobStats({
     </div>
   );
 }
+
+/** The name of a job, which opens its dashboard. */
+export function JobLink({ job }: { job: IJobSummary }): JSX.Element {
+  const { actions } = useShared();
+  return (
+    <button
+      type="button"
+      className="jp-Hp-link jp-Hp-name"
+      title={job.id}
+      onClick={() => actions.openJob(job.id)}
+    >
+      {job.name || job.id}
+    </button>
+  );
+}

@@ -4,7 +4,7 @@ import * as React from 'react';
 import { Part } from '../components/boundary';
 import { useShared, useTopics } from '../components/context';
 import { loadText } from '../components/deployment';
-import { JobActions, NotebookButton } from '../components/job';
+import { JobActions, JobLink, NotebookButton } from '../components/job';
 import {
   Button,
   ProgressBar,
@@ -111,7 +111,7 @@ function Empty(): JSX.Element {
 }
 
 function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
-  const { model, actions, trans } = useShared();
+  const { model, trans } = useShared();
   useTopics(summary.id);
   const job: IJobSummary & Partial<IJobView> =
     model.summary(summary.id) ?? summary;
@@ -123,14 +123,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
   return (
     <li className="jp-Hp-job" data-state={job.state}>
       <div className="jp-Hp-row">
-        <button
-          type="button"
-          className="jp-Hp-link jp-Hp-name"
-          title={job.id}
-          onClick={() => actions.openJob(job.id)}
-        >
-          {job.name || job.id}
-        </button>
+        <JobLink job={job} />
         <StateChip
           state={job.state}
           trans={trans}

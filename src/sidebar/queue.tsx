@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
+import { JobLink } from '../components/job';
 import type { IClusterView, IJobSummary } from '../model/views';
 import { said } from '../said/said';
 import { IQuota, quotas, waitingJobs } from './filters';
@@ -69,18 +70,11 @@ function Held({ quota }: { quota: IQuota }): JSX.Element {
 
 /** A job that waits, and why. */
 function Waiting({ job }: { job: IJobSummary }): JSX.Element {
-  const { actions, trans } = useShared();
+  const { trans } = useShared();
   return (
     <li data-waits={job.id}>
       <div className="jp-Hp-row">
-        <button
-          type="button"
-          className="jp-Hp-link jp-Hp-name"
-          title={job.id}
-          onClick={() => actions.openJob(job.id)}
-        >
-          {job.name || job.id}
-        </button>
+        <JobLink job={job} />
         <span className="jp-Hp-right jp-Hp-small">
           {[
             job.queue,

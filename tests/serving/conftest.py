@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -186,3 +187,12 @@ def chat(shared_cluster: Store, decoder: Path) -> Iterator[Deployment]:
         yield found
     finally:
         end(shared_cluster, [found.job_id])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; raises AssertionError."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 20 s")

@@ -12,6 +12,7 @@ from jupyter_hyperpod.serving.connection import ReplicaConnections
 from jupyter_hyperpod.serving.counters import RequestCounts
 from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
 from jupyter_hyperpod.serving.relay import ClientRequest, Relay, Unanswered
+from tests.serving.conftest import until
 
 LIMIT_S = 20.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -99,14 +100,6 @@ def run(replicas: int, act: Callable[[Servers], Coroutine[Any, Any, None]]) -> N
             servers.close()
 
     asyncio.run(whole())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within 20 s")
 
 
 def test_nobody_is_lost_with_a_request_that_ends_its_replicas() -> None:

@@ -7,7 +7,6 @@ import json
 import socket
 import stat
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from jupyter_hyperpod.serving import routes
 from jupyter_hyperpod.serving.context import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from jupyter_hyperpod.serving.models import PythonModel
 from jupyter_hyperpod.storage.store import Store
-from tests.serving.conftest import Deployment, Serve
+from tests.serving.conftest import Deployment, Serve, until
 
 
 def test_a_completion_as_openai_clients_read_it(chat: Deployment) -> None:
@@ -180,14 +179,6 @@ def test_a_handler_is_compiled_as_if_it_were_imported(tmp_path: Path, monkeypatc
     filename = str(tmp_path / "handler.py")
     kind, source, told = PythonModel(tmp_path / "kept", filename, "model")._model
     assert kind is int and source.startswith("def load(path):\n    return") and told == filename
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within 20 s")
 
 
 def test_a_request_that_is_broken_off_leaves_nothing() -> None:

@@ -17,7 +17,7 @@ from ...storage import host_lease
 from ...storage.store import Store
 from .. import cluster, jobs
 from ..clusters.shape import known_shape
-from ..option_parser import one_of
+from ..option_parser import add_action, one_of
 from ..text_tables import Answer
 
 HELP = "list schedules; show, pause, resume, run at once or delete one"
@@ -84,16 +84,7 @@ def _cron(text: str) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the verb ``schedule``."""
-    read = one_of("schedule", ACTIONS, _INSTEAD)
-    parser.add_argument(
-        "action",
-        nargs="?",
-        type=read,
-        choices=ACTIONS,
-        metavar="ACTION",
-        default="list",
-        help="list (default), show, pause, resume, run or delete",
-    )
+    add_action(parser, ACTIONS, one_of("schedule", ACTIONS, _INSTEAD), "show, pause, resume, run or delete")
     parser.add_argument("schedule", nargs="?", metavar="NAME", help="name of a schedule")
 
 

@@ -14,7 +14,7 @@ from ...policy.sweeps import space
 from ...policy.sweeps.samplers import GRID, RANDOM
 from ...storage.store import Store
 from .. import jobs
-from ..option_parser import add_env_option, one_of
+from ..option_parser import add_action, add_env_option, one_of
 from ..runs.verbs import write
 from ..sources import own_imports
 from ..text_tables import Answer
@@ -67,16 +67,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the verb ``sweep``."""
-    read = one_of("sweep", ACTIONS, _INSTEAD)
-    parser.add_argument(
-        "action",
-        nargs="?",
-        type=read,
-        choices=ACTIONS,
-        metavar="ACTION",
-        default="list",
-        help="list (default), show, follow, resume, stop or report",
-    )
+    add_action(parser, ACTIONS, one_of("sweep", ACTIONS, _INSTEAD), "show, follow, resume, stop or report")
     parser.add_argument(
         "sweep", nargs="?", metavar="NAME", help="id or name of a sweep, or a job of it; a name means its newest sweep"
     )
