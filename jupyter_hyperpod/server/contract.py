@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ except ImportError:
     from yaml import SafeLoader
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,14}")
+# no path, argument or UTF-8 text can hold them: a NUL, and half of a pair of surrogates
+_UNSAYABLE = re.compile("[\\0\ud800-\udfff]")
 
 
 class Contract:
@@ -92,5 +94,24 @@ def _checked(validator: Draft202012Validator, value: Any, what: str) -> dict[str
     if error is not None:
         where = ".".join(str(part) for part in error.absolute_path)
         raise SpecError(f"{where or what}: {error.message[:300]}")
+    for where, text in _texts(value, ""):
+        if found := _UNSAYABLE.search(text):
+            raise SpecError(
+                f"{where or what} holds the character U+{ord(found[0]):04X}; expected text without NUL characters "
+                "and without unpaired surrogates; remove it"
+            )
     checked: dict[str, Any] = value
     return checked
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, keys included, with its place."""
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield where, key
+            yield from _texts(item, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, Sequence):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{where}.{index}".lstrip("."))

@@ -488,3 +488,13 @@ async def test_backends_say_what_they_lack(
     backends = {one["name"]: one for one in found["backends"]}
     assert backends["local"]["owns_nodes"] and backends["local"]["missing"] == ""
     assert "`sbatch`" in backends["slurm"]["missing"] and backends["slurm"]["states"] == {}
+
+
+@pytest.mark.parametrize("unsayable", ("\0", "\ud800"))
+async def test_a_text_that_no_path_can_hold_is_refused_wherever_it_stands(api: Api, unsayable: str) -> None:
+    asked = {"node": f"node{unsayable}1", "action": "drain"}
+    status, refused = await api("POST", "/cluster/node", asked)
+    assert status == 400 and "node holds the character U+" in refused["message"]
+    labels = {"jobs": [UNKNOWN], "add": ["good", f"bad{unsayable}"]}
+    status, refused = await api("POST", "/runs/labels", labels)
+    assert status == 400 and "add.1 holds" in refused["message"]
