@@ -178,6 +178,7 @@ class Accelerator(accelerate.Accelerator):
         self._optimizers[0].settle()
         with self._optimizers[0].in_session():
             self._step.run(head)
+        self._optimizers[0].stand_in()
         self._is_main = self._session is not None and self._session.is_main
         return self._step.metrics
 

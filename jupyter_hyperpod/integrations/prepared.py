@@ -87,6 +87,16 @@ class PreparedOptimizer(AcceleratedOptimizer):
             kept = self._sums.get(place)
             parameter.grad = None if kept is None else kept.clone()
 
+    def stand_in(self) -> None:
+        """Show gradients of zeros where the session has given none.
+
+        The turn is in the state already, which a newcomer was given while it was in its step. What the program does
+        with these gradients is undone, but it may want some: `torch.nn.utils.clip_grad_value_` does.
+        """
+        if all(parameter.grad is None for parameter in self._parameters):
+            for parameter in self._parameters:
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+
     def settle(self) -> None:
         """A turn has ended, or its step begins: keep the gradients that there are."""
         grads = enumerate(parameter.grad for parameter in self._parameters)

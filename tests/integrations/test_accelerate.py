@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.integrations.accelerate import Accelerator
+from jupyter_hyperpod.integrations.prepared import PreparedOptimizer
 from jupyter_hyperpod.runtime.program.between import Between
 from jupyter_hyperpod.runtime.worker import cell_end
 
@@ -278,3 +279,18 @@ def test_it_continues_from_a_checkpoint_of_the_session(tmp_path: Path) -> None:
     again = run(ACCUMULATED, **kept)
     assert torch.equal(again["model"].weight, whole["model"].weight)
     assert again["seen"] == whole["seen"] and again["total"] == whole["total"]
+
+
+def test_a_turn_that_is_in_the_state_already_has_gradients_to_clip() -> None:
+    """A newcomer was given the state of its peers while it was in its step: the session adds no gradient to it."""
+    accelerate.Accelerator(cpu=True)
+    weights = torch.nn.Parameter(torch.ones(3))
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = PreparedOptimizer(torch.optim.SGD([weights, frozen], lr=0.1))
+    optimizer.show()
+    optimizer.stand_in()
+    torch.nn.utils.clip_grad_value_([weights], 0.3)
+    assert weights.grad is not None and not weights.grad.any() and frozen.grad is None
+    weights.grad = torch.ones(3)
+    optimizer.stand_in()
+    assert weights.grad.all()
