@@ -355,6 +355,6 @@ class Store:
 
     def _submitted_ns(self, job_id: str) -> int:
         try:
-            return (self.jobs / job_id / "spec.json").stat().st_mtime_ns
+            return os.stat(f"{self.jobs}/{job_id}/spec.json").st_mtime_ns
         except OSError:
             return 0

@@ -15,6 +15,7 @@ from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.runs import labels, run_record, run_table
 from jupyter_hyperpod.control.runs.run_table import RunTable
 from jupyter_hyperpod.core.spec import TrialSpec
+from jupyter_hyperpod.server import run_handlers
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
@@ -155,10 +156,27 @@ def test_a_table_reads_a_job_that_has_ended_once(
 def test_new_jobs_are_read_a_part_at_a_time(store: Store, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         make_job(f"job{number}")
-    monkeypatch.setattr(run_table, "READ_S", -1.0)
+    monkeypatch.setattr(run_table, "FIRST_S", -1.0)
     assert RunTable(store).changes()["unread"] == 3
     monkeypatch.undo()
     assert RunTable(store).changes()["unread"] == 0
+
+
+def test_jobs_that_are_known_take_no_time_from_new_ones(
+    store: Store, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        make_job(f"job{number}")
+    for name in ("FIRST_S", "READ_S"):  # a machine so slow that the time is over after one job
+        monkeypatch.setattr(run_table, name, 1e-9)
+    table = RunTable(store)
+    assert [table.changes()["unread"] for _ in range(4)] == [3, 2, 1, 0]
+
+
+def test_rows_are_encoded_as_the_whole_answer_would_be() -> None:
+    answer = {"version": 1, "rows": [{"id": "a", "name": "ü"}, {"id": "b"}], "unread": 0}
+    assert json.loads(run_handlers._encoded(dict(answer))) == answer
+    assert json.loads(run_handlers._encoded({"rows": []})) == {"rows": []}
 
 
 async def test_jobs_are_compared(openapi: dict[str, Any], api: Api, make_job: MakeJob) -> None:

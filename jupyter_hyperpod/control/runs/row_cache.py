@@ -39,22 +39,36 @@ class RowCache:
         """``columns``: what a row has; another version's rows are left out."""
         self._path = root / FILE
         self._columns = set(columns)
-        self._rows: dict[str, CachedRow] | None = None
+        self._rows: dict[str, CachedRow | bytes] | None = None  # bytes: nobody has asked for the row yet
         self._new: list[bytes] = []
         self._lines = 0
 
-    def get(self, job_id: str, stamp: int) -> CachedRow | None:
-        """The row of a job whose journal has this stamp."""
+    def load(self) -> None:
+        """Read the file, unless it was read."""
         if self._rows is None:
             self._rows = self._read()
-        found = self._rows.get(job_id)
+
+    def get(self, job_id: str, stamp: int) -> CachedRow | None:
+        """The row of a job whose journal has this stamp."""
+        found = self._found(job_id)
         return found if found is not None and stamp and found.stamp == stamp else None
+
+    def _found(self, job_id: str) -> CachedRow | None:
+        self.load()
+        assert self._rows is not None
+        found = self._rows.get(job_id)
+        if isinstance(found, bytes):
+            if (row := self._understood(found)) is None:
+                del self._rows[job_id]
+                return None
+            found = self._rows[job_id] = row
+        return found
 
     def put(self, job_id: str, cached: CachedRow) -> None:
         """Remember a row; `flush` writes it."""
-        if self._rows is None:
-            self._rows = self._read()
-        if cached.stamp and self._rows.get(job_id) != cached:
+        found = self._found(job_id)
+        if cached.stamp and found != cached:
+            assert self._rows is not None
             self._rows[job_id] = cached
             self._new.append(_line(job_id, cached))
 
@@ -79,21 +93,36 @@ class RowCache:
         finally:
             os.close(descriptor)
 
-    def _read(self) -> dict[str, CachedRow]:
-        found: dict[str, CachedRow] = {}
+    def _read(self) -> dict[str, CachedRow | bytes]:
+        """The last whole line of each job. Its row is made when somebody asks for it."""
+        found: dict[str, CachedRow | bytes] = {}
+        begin = _begin()
         with suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 self._lines += 1
-                with suppress(ValueError, LookupError, TypeError):
-                    checksum, content = line[:8], line[9:]
-                    if int(checksum, 16) != zlib.crc32(content):
-                        continue
-                    versions, job_id, stamp, digest, row = json.loads(content)
-                    if versions == [FORMAT, FOLD] and row.keys() == self._columns:
-                        found[job_id] = CachedRow(stamp, digest, row)
+                checksum, content = line[:8], line[9:]
+                with suppress(ValueError):
+                    if content.startswith(begin) and int(checksum, 16) == zlib.crc32(content):
+                        job_id = content[len(begin) : content.index(b'"', len(begin))]
+                        found[job_id.decode()] = content
         return found
 
+    def _understood(self, content: bytes) -> CachedRow | None:
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            _, _, stamp, digest, row = json.loads(content)
+            if row.keys() == self._columns:
+                return CachedRow(stamp, digest, row)
+        return None
 
-def _line(job_id: str, cached: CachedRow) -> bytes:
-    content = json.dumps([[FORMAT, FOLD], job_id, *cached], separators=(",", ":"), allow_nan=False).encode()
+
+def _begin() -> bytes:
+    """How a line of this version begins, up to the id of its job."""
+    return json.dumps([[FORMAT, FOLD], ""], separators=(",", ":")).encode()[:-2]
+
+
+def _line(job_id: str, cached: CachedRow | bytes) -> bytes:
+    if isinstance(cached, bytes):
+        content = cached
+    else:
+        content = json.dumps([[FORMAT, FOLD], job_id, *cached], separators=(",", ":"), allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(content), content)

@@ -23,6 +23,7 @@ from . import run_record
 from .row_cache import CachedRow, RowCache
 
 READ_S = 0.4  # of jobs that are new here, in one answer; the rest follows in the next ones
+FIRST_S = 0.1  # the same in the first answer: a person sees the newest jobs soon
 GOODPUT_S = 0.3  # of journals that are read for the goodput, the same
 SETTLED_S = 2.0  # a directory that changed later may change again without another time
 METRICS_SHOWN = 24
@@ -66,6 +67,7 @@ class RunTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._jobs = str(store.jobs)  # thousands of paths are looked at per answer: a `Path` for each takes longer
         self._instance = secrets.token_hex(4)
         self._version = 0
         self._known: dict[str, _Known] = {}
@@ -135,15 +137,20 @@ class RunTable:
         """Read what is new; return how many jobs wait for the next time."""
         ids = self._store.job_ids()
         there = set(ids)
+        self._cache.load()
         for job_id in [job_id for job_id in self._known if job_id not in there]:
             del self._known[job_id]
             self._gone[job_id] = self._version = self._version + 1
-        began_s, unread, version = time.monotonic(), 0, self._version + 1
+        left_s, unread, version = READ_S if self._known else FIRST_S, 0, self._version + 1
         for job_id in ids:
-            if job_id not in self._known and time.monotonic() - began_s > READ_S:
+            if job_id in self._known:
+                self._look(job_id, version)
+            elif left_s > 0:  # time for jobs that are new here only: with many others, none would be read any more
+                began_s = time.monotonic()
+                self._look(job_id, version)
+                left_s -= time.monotonic() - began_s
+            else:
                 unread += 1
-                continue
-            self._look(job_id, version)
         self._cache.flush(there)
         return unread
 
@@ -159,17 +166,18 @@ class RunTable:
 
     def _read(self, job_id: str, known: _Known | None) -> _Known:
         """What is known of a job now; the same object where its row is the same."""
-        job = JobStore(self._store.jobs / job_id)
         if known is not None and known.journal is not None:
             if not known.journal.poll():
                 return known
-            return self._new(job, known.journal, known)
-        stamp = _stamp(job)
+            return self._new(JobStore(self._store.jobs / job_id), known.journal, known)
+        stamp = _stamp(f"{self._jobs}/{job_id}/events")
         if known is not None and stamp and known.stamp == stamp:
             return known
         if known is None and (cached := self._cache.get(job_id, stamp)):
-            self._digests |= {cached.digest[:DIGEST]: cached.digest} if cached.digest else {}
+            if cached.digest:
+                self._digests[cached.digest[:DIGEST]] = cached.digest
             return _Known(cached.row, 0, stamp)
+        job = JobStore(self._store.jobs / job_id)
         fresh = self._new(job, FoldedJournal(job), known)
         fresh.stamp = stamp
         self._remember(job_id, fresh)
@@ -254,9 +262,9 @@ class RunTable:
                 self._remember(job_id, known)
 
 
-def _stamp(job: JobStore) -> int:
+def _stamp(journal: str) -> int:
     """The time of a journal's directory, which each new file in it changes; 0 while it may change again unseen."""
-    changed_ns = os.stat(job.events).st_mtime_ns
+    changed_ns = os.stat(journal).st_mtime_ns
     return changed_ns if abs(time.time() - changed_ns / 1e9) > SETTLED_S else 0
 
 
