@@ -1,7 +1,8 @@
 """What the runners of all schedulers share: one thread asks the scheduler and carries out orders.
 
 A scheduler that does not answer blocks nothing but that thread. Queries (the elements, the nodes, the ends) are for all
-jobs together and at least ``query_every_s`` apart; orders come between them, in the order in which they were given.
+jobs together and at least ``query_every_s`` apart, unless it is known that there is something new (`_hasten`); orders
+come between them, in the order in which they were given.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ T = TypeVar("T")
 NODES_EVERY_S = 5.0
 WANTED_S = 5.0  # without requests for this time, the scheduler is not queried
 AGAIN_S, TRIES = 2.0, 300
+SOON_S, RESTS = 0.1, 9.0  # a hastened query comes so long after the one before, and so many times as long as it took
 
 
 class PolledRunner(ABC):
@@ -43,6 +45,8 @@ class PolledRunner(ABC):
         self._wanted_s = self._query_s = self._query_nodes_s = 0.0
         self._orders: deque[Callable[[], None]] = deque()
         self._lookups: deque[tuple[Sequence[Element], Future[list[Element]]]] = deque()
+        self._hastened, self._soon_s = False, 0.0
+        self._wake: Callable[[], None] = lambda: None  # whoever acts on what is learnt
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -116,9 +120,18 @@ class PolledRunner(ABC):
                     again = threading.Timer(AGAIN_S, self._put, [lambda: carry_out(left - 1)])
                     again.daemon = True
                     again.start()
+                    return
+            self._wake()
 
         self._put(carry_out)
         return future
+
+    def _hasten(self) -> None:
+        """There is something new to read. Any thread may say so."""
+        with self._changed:
+            self._hastened = True
+            self._query_s = min(self._query_s, self._soon_s)
+            self._changed.notify()
 
     def _put(self, order: Callable[[], None]) -> None:
         with self._changed:
@@ -141,23 +154,33 @@ class PolledRunner(ABC):
         """A query where one is due, else an order, else nothing. A query never waits for a long row of orders."""
         now_s = time.monotonic()
         if now_s >= self._query_s and now_s < self._wanted_s and not self._closing:
-            self._query_s = now_s + self.query_every_s
+            self._query_s, self._soon_s = now_s + self.query_every_s, now_s + SOON_S
+            if self._hastened and (self._lookups or now_s >= self._query_nodes_s) and self.fresh_s:
+                self._query_s = self._soon_s  # what is new is read directly after
             if self._lookups and self.fresh_s:
                 return self._look_up
             if now_s >= self._query_nodes_s and self.fresh_s:
                 self._query_nodes_s = now_s + NODES_EVERY_S
                 return self._note_nodes
+            self._hastened = False
             return self._note_elements
         return self._orders.popleft() if self._orders else None
 
     def _note_elements(self) -> None:
-        now_s = time.monotonic()
+        now_s, before = time.monotonic(), (self._elements, self.problem)
         try:
             self._elements = self._read_elements()
         except ClusterError as error:
             self.problem = str(error)
-            return
-        self.fresh_s, self.problem = now_s, ""
+        else:
+            self.fresh_s, self.problem = now_s, ""
+        took_s = time.monotonic() - now_s
+        with self._changed:
+            self._soon_s = now_s + min(SOON_S + RESTS * took_s, self.query_every_s)
+            if self._hastened:
+                self._query_s = self._soon_s
+        if (self._elements, self.problem) != before:
+            self._wake()
 
     def _note_nodes(self) -> None:
         now_s = time.monotonic()

@@ -111,6 +111,8 @@ def refused(api: Api, right: Right) -> int:
     try:
         if right.verb == "list":
             api.list(path)
+        elif right.verb == "watch":
+            next(api.watch(path, since="1"))
         elif right.verb == "create":
             api.create(path, {"metadata": {"name": "nobody"}})
         elif right.verb == "get":

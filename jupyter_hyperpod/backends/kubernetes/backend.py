@@ -92,7 +92,7 @@ class KubernetesBackend:
 
     def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> KubernetesRunner:
         """A runner, whose thread begins with its first query."""
-        return KubernetesRunner(options or {})
+        return KubernetesRunner(options or {}, selector=surroundings.selector)
 
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from selectors import BaseSelector
 from typing import Any
 
 from ...core.backend_options import has_remote_head, pod_user
@@ -16,10 +17,12 @@ from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
 from ...system import portable
 from ..futures import settled
-from ..polled import TRIES, PolledRunner
+from ..polled import TRIES, PolledRunner, T
 from ..types import Element, LaunchRequest, ReportedNode
+from ..wakeup import Wakeup
 from . import manifests, parse
 from .client import Api, ApiError
+from .doorbell import Doorbell
 from .kubeconfig import read_access
 
 FORBIDDEN, EXISTS = 403, 409
@@ -27,6 +30,7 @@ BUSY = (429, 500, 502, 503, 504)
 NAMES_TRIES = 5
 LEAVES_S = 5  # time to end for a pod that is cancelled
 FORBIDDEN_S = 300.0  # who may not read nodes is not told so every few seconds
+LISTED_EVERY_S = 5.0  # even if no watch has told of a change: a connection may be dead without a sign
 NODES = "/api/v1/nodes"
 STORE_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 
@@ -76,8 +80,17 @@ class KubernetesRunner(PolledRunner):
     name = "kubernetes"
     query_every_s = 1.0
 
-    def __init__(self, options: Mapping[str, str], connect: Callable[[Mapping[str, str]], Api] = connect) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        connect: Callable[[Mapping[str, str]], Api] = connect,
+        selector: BaseSelector | None = None,
+    ) -> None:
         super().__init__()
+        self._bell = Doorbell(self._hasten)
+        self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
+        self._wakeup = Wakeup(selector) if selector is not None else None
+        self._wake = self._wakeup or self._wake
         self._options, self._connect = dict(options), connect
         self._connected: Api | None = None
         self._batch = 0
@@ -126,8 +139,22 @@ class KubernetesRunner(PolledRunner):
 
     def close(self, timeout_s: float = 3.0) -> None:
         super().close(timeout_s)
+        self._bell.close()
+        self._wake = lambda: None
+        if self._wakeup is not None:
+            self._wakeup.close()
         if self._connected is not None:
             self._connected.close()
+
+    def _order(self, act: Callable[[], T], tries: int = 1) -> Future[T]:
+        def change() -> T:
+            try:
+                return act()
+            finally:
+                self._stale = True
+                self._hasten()
+
+        return super()._order(change, tries)
 
     # -- orders, on the thread -----------------------------------------------------------------------------------
 
@@ -205,9 +232,16 @@ class KubernetesRunner(PolledRunner):
     # -- what the thread asks ------------------------------------------------------------------------------------
 
     def _read_elements(self) -> dict[str, list[Element]]:
-        """Jobs before pods: then a Job that has ended has a pod that has, too."""
-        jobs, _ = self._api().list(self._jobs(), manifests.SELECTOR)
-        pods, _ = self._api().list(self._pods(), manifests.SELECTOR)
+        """What was listed last, where nothing has changed since. Jobs before pods: then a Job that has ended has a pod
+        that has, too."""
+        if self._bell.quiet() and not self._stale and time.monotonic() < self._list_again_s:
+            return dict(self._elements)
+        self._bell.heard()
+        api, jobs_path, pods_path = self._api(), self._jobs(), self._pods()
+        jobs, jobs_version = api.list(jobs_path, manifests.SELECTOR)
+        pods, pods_version = api.list(pods_path, manifests.SELECTOR)
+        self._stale, self._list_again_s = False, time.monotonic() + LISTED_EVERY_S
+        self._bell.hang(api, manifests.SELECTOR, {jobs_path: jobs_version, pods_path: pods_version})
         found = parse.elements(jobs, pods)
         for job_id, over in self._over.items():
             found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())

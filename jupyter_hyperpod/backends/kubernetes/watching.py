@@ -111,6 +111,11 @@ class ApiWatch(Iterator[Change]):
     def __next__(self) -> Change:
         return next(self._changes)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the server would tell of a change at this moment, as far as is known here."""
+        return self._answer is not None
+
     def close(self) -> None:
         """End it; an iteration that waits in another thread ends, too."""
         self._closed.set()
