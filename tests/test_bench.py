@@ -21,6 +21,7 @@ import benchmarks
 from benchmarks import figures
 from benchmarks.arms import cpu_seconds, fair_rounds, marked, parse_commits, rotation
 from benchmarks.kept import Kept
+from benchmarks.kubernetes.disturbed import standstill
 from benchmarks.loading.weights import write_decoder
 from benchmarks.recovery import chaos, components
 from benchmarks.recovery.abuse import efficiency
@@ -121,6 +122,16 @@ def test_an_arm_is_disturbed_only_when_it_runs_steadily_with_all_members() -> No
     assert not steady(steps(0.0, range(1, 4), 0, 4), 4) and not steady(steps(0.0, range(1, 20), 0, 3), 4)
     assert steady(steps(0.0, range(1, 20), 0, 4), 4)
     assert not steady(steps(0.0, range(1, 20), 0, 4) + steps(30.0, range(20, 22), 1, 4), 4)
+
+
+def test_a_member_that_leaves_with_notice_costs_the_longest_time_between_two_commits() -> None:
+    before = steps(10.0, range(1, 11), generation=1, members=2)  # step 10 at 14.5
+    asked_s = 14.6
+    told = steps(15.0, range(11, 13), generation=1, members=2)  # its pod has heard of it by now
+    assert standstill(before + told, asked_s) is None
+    alone = steps(16.2, range(13, 15), generation=2, members=1)
+    assert standstill(before + told + alone, asked_s) == pytest.approx(16.2 - 15.51 - 0.5)
+    assert standstill(before + alone, asked_s) == pytest.approx(16.2 - 14.51 - 0.5)
 
 
 def test_efficiency_is_counted_by_the_clock_and_by_the_members_that_were_there() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.slurm.rig import Rig, compare, end, slurm_rig
+from benchmarks.slurm.rig import SETTLE_S, Rig, compare, end, slurm_rig, until_world, worst
 from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.bench.stalls import Stall, measure, steady
@@ -22,7 +22,6 @@ from jupyter_hyperpod.core.errors import ClusterError
 from tests.support.slurm import CONTROLLER, missing
 
 OURS = "jupyter_hyperpod"
-SETTLE_S = 120.0
 UP_LIMIT_S, KILL_LIMIT_S, CUT_LIMIT_S, WHOLE_LIMIT_S, URGENT_LIMIT_S = 15.0, 0.5, 3.0, 30.0, 15.0
 QUERIES_LIMIT = 1.0
 ENDPOINT = "coordinator.json"  # of a job whose coordinator runs
@@ -56,7 +55,7 @@ def run(kills: int = 8, cuts: int = 4, urgents: int = 2, many: int = 1000, secon
             _many(rig, many, seconds) if many else ([], []),
         ):
             rows, bars = [*rows, *part[0]], [*bars, *part[1]]
-    return report("slurm", rows, _worst(bars))
+    return report("slurm", rows, worst(bars))
 
 
 Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -121,7 +120,7 @@ def _urgencies(rig: Rig, count: int) -> Part:
     low = rig.train("low", 4, "2:4", partition="train", elastic_partition="spot")
     found = []
     for number in range(count):
-        _until_world(low, 4)
+        until_world(low, 4)
         found.append(_urgency(rig, low))
         progress(f"urgent {number + 1}: {found[-1]}")
     end(low)
@@ -140,28 +139,16 @@ def _urgency(rig: Rig, low: Observer) -> Urgent:
     before = {member["member"] for member in low.view["members"]}
     began_s = time.time()
     urgent = rig.train("urgent", 2, steps=URGENT_STEPS, partition="urgent")
-    shrunk_s = _until_world(low, 2) - began_s
+    shrunk_s = until_world(low, 2) - began_s
     kept = {member["member"] for member in low.view["members"]}
     view = urgent.until_ended(SETTLE_S)
     if view["state"] != "succeeded":
         raise ClusterError(f"the urgent job {view['state']}: {view['reason']}")
     first_s = min(event.time_s for event in urgent.of_kind("step.committed"))
     ended_s = max(event.time_s for event in urgent.of_kind("job.state"))
-    grown_s = _until_world(low, 4) - ended_s
+    grown_s = until_world(low, 4) - ended_s
     after = {member["member"] for member in low.view["members"]}
     return Urgent(first_s - began_s, shrunk_s, grown_s, len(kept - before) + len(kept - after))
-
-
-def _until_world(watch: Observer, size: int) -> float:
-    """Wait for a step committed by ``size`` members from now on; returns when that was."""
-    began_s = time.time()
-
-    def seen() -> list[float]:
-        commits = watch.of_kind("step.committed")[-50:]
-        return [e.time_s for e in commits if e.time_s >= began_s and e.data["world_size"] == size]
-
-    watch.until(lambda: bool(seen()), SETTLE_S)
-    return min(seen())
 
 
 def _many(rig: Rig, many: int, seconds: float) -> Part:
@@ -226,16 +213,6 @@ def _until_one_runs(rig: Rig) -> float:
             return time.time()
         time.sleep(0.05)
     raise ClusterError(f"none of the jobs was seen to run within {SETTLE_S:g} s")
-
-
-def _worst(bars: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One bar a name: parts compare their own runs, and the worst of them counts."""
-    found: dict[str, dict[str, Any]] = {}
-    for line in bars:
-        known = found.setdefault(line["name"], line)
-        if known["ok"] and not line["ok"]:
-            found[line["name"]] = line
-    return list(found.values())
 
 
 def _median(samples: Sequence[float]) -> float:

@@ -32,10 +32,11 @@ MODEL = {"width": 32, "heads": 2, "layers": 2, "context": 32, "micro_batch": 2, 
 ENDLESS = 10_000_000
 PAUSE_S = 0.1
 STEP_S = 60.0  # an undisturbed step on a machine that does other things, too
+SETTLE_S = 120.0
 QUERIED = "queries"
 QUERIES = ("squeue", "sinfo", "sacct", "scontrol")
 _COUNT = '#!/bin/sh\necho "$(date +%s.%N) {name}" >>{log}\nexec {program} "$@"\n'
-_SUPERVISE = """
+SUPERVISE = """
 import sys
 from jupyter_hyperpod.control.cluster import ensure_started
 from jupyter_hyperpod.storage.store import Store
@@ -90,7 +91,7 @@ def slurm_rig(nodes: int = 4, keep: str = "", logins: int = 0) -> Iterator[Rig]:
         with Testbed(nodes, logins=logins) as bed:
             rig, host = Rig(bed, store, time.monotonic() - began_s), [*bed.logins, CONTROLLER][0]
             path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
-            bed.run(host, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
+            bed.run(host, sys.executable, "-c", SUPERVISE, root, env={"PATH": path})
             try:
                 yield rig
             finally:
@@ -140,3 +141,25 @@ def end(watch: Observer) -> None:
     """Stop a job and wait for its end."""
     jobs.stop(watch.store, watch.job_id)
     watch.until_ended()
+
+
+def until_world(watch: Observer, size: int) -> float:
+    """Wait for a step committed by ``size`` members from now on; returns when that was."""
+    began_s = time.time()
+
+    def seen() -> list[float]:
+        commits = watch.of_kind("step.committed")[-50:]
+        return [e.time_s for e in commits if e.time_s >= began_s and e.data["world_size"] == size]
+
+    watch.until(lambda: bool(seen()), SETTLE_S)
+    return min(seen())
+
+
+def worst(bars: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One bar a name: parts compare their own runs, and the worst of them counts."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in bars:
+        known = found.setdefault(line["name"], line)
+        if known["ok"] and not line["ok"]:
+            found[line["name"]] = line
+    return list(found.values())

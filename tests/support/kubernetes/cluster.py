@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(self, nodes: int = 2, environment: Mapping[str, str] | None = None) -> None:
-        """``environment``: what every process finds in its environment, a mark for example.
+    def __init__(self, nodes: int = 2, environment: Mapping[str, str] | None = None, recorded: str = "") -> None:
+        """``environment``: what every process finds in its environment, a mark for example. ``recorded``: the user
+        whose requests the API server writes down, for `requests`.
 
         Raises ClusterError where this machine lacks something, with what to do.
         """
@@ -51,7 +53,7 @@ class Testbed:
         self.logs.mkdir()
         self.hosts = Hosts(self.logs, environment or {})
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
-        self._lost_s = settings.LOST_S
+        self._lost_s, self._recorded = settings.LOST_S, recorded
 
     def __enter__(self) -> Testbed:
         try:
@@ -138,6 +140,13 @@ class Testbed:
                 raise ClusterError(f"not within {timeout_s:g} s: {what}\n{self.situation()}\n{self._said()}")
             time.sleep(0.1)
 
+    def requests(self, since_s: float) -> list[tuple[str, str]]:
+        """Verb and path of each request of the recorded user that has come since then and was answered."""
+        lines = (self.logs / settings.AUDIT_LOG).read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be half written
+        came = [(datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp(), one) for one in found]
+        return [(one["verb"], one["requestURI"]) for at_s, one in came if at_s >= since_s]
+
     def situation(self) -> str:
         """What Kubernetes says of nodes, pods and events, for people: where something waits, the answer is in there."""
         asks = (("nodes", "-o", "wide"), ("pods", "-A", "-o", "wide"), ("events", "-A"))
@@ -206,6 +215,11 @@ class Testbed:
         self.until(lambda: self.ready().items() >= dict.fromkeys(added, "True").items(), f"{added} are ready")
         return added
 
+    def lose_later(self) -> None:
+        """From now on a node that is not heard of counts as ready for an hour, so objects without a kubelet do, too."""
+        self._lost_s = settings.UNHEARD_S
+        self.restart(MANAGER)
+
     # -- how ---------------------------------------------------------------------------------------------------
 
     def _hollow_names(self) -> list[str]:
@@ -213,6 +227,7 @@ class Testbed:
 
     def _write(self) -> None:
         (self.directory / "hosts").write_text(settings.hosts(len(self.nodes)))
+        (self.directory / settings.AUDIT_RULES).write_text(settings.audit_yaml(self._recorded))
         access.write(self.directory, self.nodes, self._hollow_names())
         (self.directory / "etcd").mkdir(mode=0o700)
         (self.directory / "tmp").mkdir()
@@ -261,7 +276,7 @@ class Testbed:
             arguments = settings.hollow_kubelet(self.directory, program, self.hollow.index(program) + 1)
             return [str(programs() / "kubemark"), *arguments]
         arguments = {
-            API: settings.api_server(self.directory),
+            API: settings.api_server(self.directory, bool(self._recorded)),
             MANAGER: settings.controller_manager(self.directory, self._lost_s),
             SCHEDULER: settings.scheduler(self.directory),
         }[program]

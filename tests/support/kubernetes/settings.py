@@ -9,7 +9,9 @@ NETWORK, PODS, SERVICES = "10.98.0", "10.88", "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 IMAGE, PAUSE = "testbed.local/python:1", "testbed.local/pause:1"
 LOST_S, HOLLOW_LOST_S = 6, 20  # a hollow node tells of itself every ten seconds
+UNHEARD_S = 3600  # a bare object tells nothing
 ETCD = "http://127.0.0.1:2379"
+AUDIT_RULES, AUDIT_LOG = "audit.yaml", "audit.jsonl"
 
 
 def address(index: int) -> str:
@@ -50,10 +52,26 @@ def etcd(directory: Path) -> list[str]:
     ]
 
 
-def api_server(directory: Path) -> list[str]:
-    """The API server: certificates and tokens of the testbed's own, roles, nodes that see only their own pods."""
+def audit_yaml(user: str) -> str:
+    """What the API server writes down: the requests of one user, without their contents."""
+    return f"""apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+- {{level: Metadata, users: [{user}]}}
+- {{level: None}}
+"""
+
+
+def api_server(directory: Path, recorded: bool = False) -> list[str]:
+    """The API server: certificates and tokens of the testbed's own, roles, nodes that see only their own pods.
+
+    ``recorded``: it writes requests down, by the rules in a file beside.
+    """
     pki, issuer = directory / "pki", "https://kubernetes.default.svc"
+    audit = [f"--audit-policy-file={directory}/{AUDIT_RULES}", f"--audit-log-path={directory}/log/{AUDIT_LOG}"]
     return [
+        *(audit if recorded else []),
         f"--etcd-servers={ETCD}",
         "--bind-address=0.0.0.0",
         "--secure-port=443",

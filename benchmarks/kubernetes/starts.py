@@ -1,0 +1,73 @@
+"""From `submit` to the first line of a cell in a pod, and from the creation of a bare pod to its line, in turn."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from benchmarks.kubernetes.rig import OURS, Part, Rig
+from jupyter_hyperpod.bench.laboratory import Observer, progress
+from jupyter_hyperpod.bench.report import bar, row
+
+HELLO = "print('here', flush=True)\n"
+FIRST_LINE_LIMIT_S, OURS_LIMIT_S = 5.0, 0.5
+UNTIL_S = 120.0
+LOOK_S = 0.01
+
+
+def measure_starts(rig: Rig, runs: int) -> Part:
+    """One start of each that does not count, then ``runs`` of each by turns."""
+    ours, bare, asked = [], [], []
+    for number in range(runs + 1):
+        bare.append(_bare(rig, number))
+        first_s, accepted_s = _ours(rig)
+        ours.append(first_s)
+        asked.append(accepted_s)
+        progress(f"start {number}: bare pod {bare[-1]:.2f} s, cell {ours[-1]:.2f} s, of it submit {asked[-1]:.2f} s")
+    ours, bare, asked = ours[1:], bare[1:], asked[1:]
+    beyond = [mine - theirs for mine, theirs in zip(ours, bare, strict=True)]
+    case = "one node, image and Python are there"
+    rows = [
+        row("a bare pod", case, "created to its first line", "s", bare),
+        row(OURS, case, "submit to the cell's first line", "s", ours),
+        row(OURS, case, "of it until the job is accepted", "s", asked),
+        row(OURS, case, "the same beyond the bare pod of its turn", "s", beyond),
+    ]
+    bars = [
+        bar("submit_to_first_line_s", statistics.median(ours), FIRST_LINE_LIMIT_S),
+        bar("first_line_beyond_a_bare_pod_s", statistics.median(beyond), OURS_LIMIT_S),
+    ]
+    return rows, bars
+
+
+def _bare(rig: Rig, number: int) -> float:
+    """A pod of the same image and directories whose program writes a line where ours writes its output, too."""
+    path, name = rig.store.root / f"line-{number}", f"bare-{number}"
+    began_s, deadline = time.time(), time.monotonic() + UNTIL_S
+    rig.pod(name, f"echo here > {path}")
+    while not path.exists() or not path.stat().st_size:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name} wrote nothing in {UNTIL_S:g} s: {rig.bed.situation()}")
+        time.sleep(LOOK_S)
+    took_s = time.time() - began_s
+    rig.delete(name)
+    return took_s
+
+
+def _ours(rig: Rig) -> tuple[float, float]:
+    began_s = time.time()
+    watch = rig.submit(HELLO, name="hello", nodes=1)
+    accepted_s = time.time() - began_s
+    watch.until(lambda: bool(watch.view["output"]), UNTIL_S)
+    took_s = time.time() - began_s
+    watch.until_ended(UNTIL_S)
+    stages(watch, began_s)
+    rig.bed.until(lambda: not rig.pods(watch.job_id), "the job's pods are gone")
+    return took_s, accepted_s
+
+
+def stages(watch: Observer, began_s: float) -> None:
+    """Say on standard error what happened when: where the time has gone."""
+    for event in watch.events:
+        told = " ".join(f"{name}={event.data[name]}" for name in ("state", "node", "phase") if name in event.data)
+        progress(f"  {event.time_s - began_s:7.3f} s {event.writer.split('.')[0]:12} {event.kind} {told}")

@@ -1,0 +1,25 @@
+"""The benchmark of Kubernetes runs, short: what it compares is the same, few requests are made, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.bench import run
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+TIMED = {
+    *("testbed_up_s", "submit_to_first_line_s", "first_line_beyond_a_bare_pod_s", "pod_deleted_stall_p50_s", "lists_s"),
+    *("capacity_back_grown_s",),
+}
+
+
+def test_the_benchmark_finds_the_same_bits_and_few_requests() -> None:
+    before = set(Path("/var/tmp").glob("kubernetes-testbed-*"))
+    report = run("kubernetes", runs=1, deletions=1, cuts=0, evictions=1, hollow=20, many=8, seconds=10.0)
+    bars = {bar["name"]: bar for bar in report["bars"]}
+    assert {"requests_per_s", "mismatches", "steps_lost", "samples_repeated", "eviction_incidents"} <= bars.keys()
+    assert TIMED <= bars.keys()
+    assert not [bar for name, bar in bars.items() if name not in TIMED and not bar["ok"]], bars
+    assert set(Path("/var/tmp").glob("kubernetes-testbed-*")) <= before
