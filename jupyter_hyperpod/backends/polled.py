@@ -147,7 +147,9 @@ class PolledRunner(ABC):
                 while (act := self._next()) is None:
                     if self._closing:
                         return
-                    self._changed.wait(max(0.01, self._query_s - time.monotonic()))
+                    now_s = time.monotonic()
+                    # whoever wants something notifies
+                    self._changed.wait(max(0.01, self._query_s - now_s) if now_s < self._wanted_s else None)
             act()
 
     def _next(self) -> Callable[[], None] | None:
