@@ -176,6 +176,23 @@ export interface IComparison {
   environments: boolean;
 }
 
+/** Where the time of a job's nodes went, and its curves, which are as those of a comparison. */
+export interface IAccount extends Pick<
+  IComparison,
+  'jobs' | 'curves' | 'times_s'
+> {
+  sentence: string;
+  /** Null before the first step. */
+  goodput: number | null;
+  /** Node-seconds in committed steps, and of spares. */
+  useful: number;
+  spare: number;
+  /** Some steps are known only together with others: what was lost between them counts as useful. */
+  thinned: boolean;
+  /** The most first. */
+  lost: { cause: string; node_seconds: number }[];
+}
+
 /** What came of one time of a schedule; without a job, `said` gives the reason. */
 export interface IScheduledRun {
   due_s: number;
@@ -470,6 +487,18 @@ export class Api {
 
   executed(id: string): Promise<IExecuted> {
     return this._request(`jobs/${encodeURIComponent(id)}/notebook`);
+  }
+
+  account(id: string): Promise<IAccount> {
+    return this._request(`jobs/${encodeURIComponent(id)}/account`);
+  }
+
+  /** The report of a job, as the text of an HTML file. */
+  async report(id: string): Promise<string> {
+    const answer = await this._request<{ page: string }>(
+      `jobs/${encodeURIComponent(id)}/report`
+    );
+    return answer.page;
   }
 
   /** A page of what a job's ranks have printed. */

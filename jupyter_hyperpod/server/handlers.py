@@ -20,10 +20,12 @@ from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
 from .output_pages import OutputHandler
 from .run_handlers import (
+    AccountHandler,
     ComparisonHandler,
     ExecutedHandler,
     PromoteHandler,
     PromotionHandler,
+    ReportHandler,
     RunDeletionHandler,
     RunLabelsHandler,
     RunsHandler,
@@ -221,6 +223,8 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/output", OutputHandler),
     (f"{ROOT}/jobs/{_JOB}/notebook", ExecutedHandler),
+    (f"{ROOT}/jobs/{_JOB}/account", AccountHandler),
+    (f"{ROOT}/jobs/{_JOB}/report", ReportHandler),
     (f"{ROOT}/jobs/{_JOB}/promotion", PromotionHandler),
     (f"{ROOT}/jobs/{_JOB}/promote", PromoteHandler),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),

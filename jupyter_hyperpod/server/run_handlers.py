@@ -50,6 +50,11 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+async def _may_read_environments(handler: ApiHandler) -> bool:
+    """Whether who asks may read everything about runs."""
+    return bool(await ensure_async(handler.authorizer.is_authorized(handler, handler.current_user, "read", RUNS)))
+
+
 class RunsHandler(ApiHandler):
     """The rows of the run table that have changed."""
 
@@ -111,9 +116,31 @@ class ComparisonHandler(ApiHandler):
     @authorized
     async def get(self) -> None:
         names = self.query("compareJobs")["job"]
-        allowed = self.authorizer.is_authorized(self, self.current_user, "read", RUNS)
-        whole = bool(await ensure_async(allowed))
+        whole = await _may_read_environments(self)
         await send(self, lambda store: _compared(store, names, whole))
+
+
+class AccountHandler(ApiHandler):
+    """Where the time of a job's nodes went, and its curves."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        await send(self, lambda store: _account(store, job_id))
+
+
+class ReportHandler(ApiHandler):
+    """The report of a job, which the browser saves; of its environment only for those who may read it."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        whole = await _may_read_environments(self)
+        await send(self, lambda store: {"id": job_id, "page": _report(store, job_id, whole)})
 
 
 class ExecutedHandler(ApiHandler):
@@ -162,6 +189,18 @@ def _compared(store: Store, names: list[str], whole: bool) -> Any:
     from ..control.runs.verbs import compared_for_browser
 
     return compared_for_browser(store, names, whole)
+
+
+def _account(store: Store, job_id: str) -> Any:
+    from ..control.runs.verbs import account_for_browser
+
+    return account_for_browser(store, job_id)
+
+
+def _report(store: Store, job_id: str, whole: bool) -> str:
+    from ..control.runs.verbs import report_for_browser
+
+    return report_for_browser(store, job_id, whole)
 
 
 def _executed(store: Store, job_id: str) -> Any:

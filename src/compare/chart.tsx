@@ -22,9 +22,11 @@ const LEAST_DRAG = 6;
 /** The first line is wide, so that it is seen behind an equal one; the others have dashes of their own. */
 const DASHES = ['', '7 3', '2 3', '9 3 2 3', '5 5', '1 3'];
 
-/** A place at which two runs begin to differ. */
+/** A place on the axis that is marked; one without a time is not shown on an axis of time. */
 export interface IMark {
   step: number;
+  /** Seconds since the start. */
+  time_s?: number;
   text: string;
 }
 
@@ -36,8 +38,14 @@ export function Chart(props: {
   view: IView;
   marks: readonly IMark[];
   onRange: (range: Range | null) => void;
+  /** A value in words; as a loss where it is not given. */
+  said?: (value: number) => string;
+  /** The values hold until the next one. */
+  stepped?: boolean;
+  /** Name the lines above the curves. */
+  legend?: boolean;
 }): JSX.Element {
-  const { name, view } = props;
+  const { name, view, said = formatLoss } = props;
   const { trans } = useShared();
   const box = React.useRef<HTMLDivElement>(null);
   const drawing = React.useRef<SVGSVGElement>(null);
@@ -82,13 +90,23 @@ export function Chart(props: {
         });
   const last = props.lines.map(line => {
     const end = line.points[line.points.length - 1];
-    return `${props.names[line.run]} ${formatLoss(end.y)}`;
+    return `${props.names[line.run]} ${said(end.y)}`;
   });
   const empty = props.lines.length === 0;
   return (
     <section className="jp-Hp-chart">
       <header className="jp-Hp-row">
         <h3 className="jp-Hp-label">{name}</h3>
+        {props.legend && (
+          <span className="jp-Hp-lines">
+            {props.lines.map(line => (
+              <span key={line.run} data-colour={line.run}>
+                <i />
+                {props.names[line.run]}
+              </span>
+            ))}
+          </span>
+        )}
         <span className="jp-Hp-actions">
           <Button
             disabled={empty}
@@ -145,7 +163,7 @@ export function Chart(props: {
                 y2={y(value)}
               />
               <text x={EDGE.left - 8} y={y(value) + 3.5} textAnchor="end">
-                {tickText(value)}
+                {props.said ? said(value) : tickText(value)}
               </text>
             </g>
           ))}
@@ -157,19 +175,23 @@ export function Chart(props: {
             )
           )}
           <g clipPath={`url(#${clip})`}>
-            {view.axis === 'step' &&
-              props.marks.map(mark => (
-                <line
-                  key={mark.text}
-                  className="jp-Hp-apart"
-                  x1={x(mark.step)}
-                  x2={x(mark.step)}
-                  y1={EDGE.top}
-                  y2={EDGE.top + inner.height}
-                >
-                  <title>{mark.text}</title>
-                </line>
-              ))}
+            {props.marks.map((mark, at) => {
+              const place = view.axis === 'step' ? mark.step : mark.time_s;
+              return (
+                place !== undefined && (
+                  <line
+                    key={at}
+                    className="jp-Hp-apart"
+                    x1={x(place)}
+                    x2={x(place)}
+                    y1={EDGE.top}
+                    y2={EDGE.top + inner.height}
+                  >
+                    <title>{mark.text}</title>
+                  </line>
+                )
+              );
+            })}
             {props.lines.map((line, order) => (
               <Curve
                 key={line.run}
@@ -177,6 +199,7 @@ export function Chart(props: {
                 x={x}
                 y={y}
                 smooths={smooths}
+                stepped={props.stepped}
                 first={order === 0 && props.lines.length > 1}
               />
             ))}
@@ -222,7 +245,7 @@ export function Chart(props: {
             {read.map(({ line, at }) => (
               <span key={line.run} data-colour={line.run}>
                 <i />
-                {formatLoss(line.points[at].y)}
+                {said(line.points[at].y)}
               </span>
             ))}
           </div>
@@ -244,15 +267,21 @@ function Curve(props: {
   x: (value: number) => number;
   y: (value: number) => number;
   smooths: boolean;
+  stepped?: boolean;
   first: boolean;
 }): JSX.Element {
-  const { line, x, y } = props;
+  const { line, x, y, stepped } = props;
   const { points, smooth } = line;
   const path = (value: (at: number) => number) =>
     points
       .map((point, at) => {
-        const place = `${x(point.x).toFixed(1)} ${y(value(at)).toFixed(1)}`;
-        return `${at ? 'L' : 'M'}${place}`;
+        const right = x(point.x).toFixed(1);
+        const up = y(value(at)).toFixed(1);
+        return at === 0
+          ? `M${right} ${up}`
+          : stepped
+            ? `H${right}V${up}`
+            : `L${right} ${up}`;
       })
       .join('');
   const band = points.some(point => point.low < point.high) && !props.smooths;

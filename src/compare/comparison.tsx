@@ -8,9 +8,10 @@ import { Button, StateChip } from '../components/parts';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import { Chart, IMark } from './chart';
-import { csv, IView, lines } from './curves';
+import { csv, lines, WHOLE } from './curves';
 import { Differences, Sources } from './differences';
 import { save } from './save';
+import { ViewChoice } from './view';
 
 /** Metrics whose names begin alike are many: those beyond the first are drawn when they are asked for. */
 const DRAWN = 12;
@@ -55,12 +56,7 @@ function Found(props: {
 }): JSX.Element {
   const { found } = props;
   const { trans } = useShared();
-  const [view, setView] = React.useState<IView>({
-    axis: 'step',
-    logarithmic: false,
-    smoothing: 0,
-    range: null
-  });
+  const [view, setView] = React.useState(WHOLE);
   const [hidden, setHidden] = React.useState<ReadonlySet<number>>(new Set());
   const [all, setAll] = React.useState(false);
   const names = Object.keys(found.curves).filter(name =>
@@ -215,107 +211,5 @@ function Identity({ found }: { found: IComparison }): JSX.Element {
         );
       })}
     </ul>
-  );
-}
-
-/** How curves are drawn. */
-function ViewChoice(props: {
-  view: IView;
-  onChange: (view: IView) => void;
-}): JSX.Element {
-  const { view, onChange } = props;
-  const { trans } = useShared();
-  const id = React.useId();
-  return (
-    <>
-      <div className="jp-Hp-choices" role="group" aria-label={trans.__('Axis')}>
-        {(['step', 'time'] as const).map(axis => (
-          <button
-            key={axis}
-            type="button"
-            aria-pressed={view.axis === axis}
-            onClick={() => onChange({ ...view, axis, range: null })}
-          >
-            {axis === 'step' ? trans.__('Step') : trans.__('Time')}
-          </button>
-        ))}
-      </div>
-      <label className="jp-Hp-row">
-        <input
-          type="checkbox"
-          checked={view.logarithmic}
-          onChange={() => onChange({ ...view, logarithmic: !view.logarithmic })}
-        />
-        {trans.__('Logarithmic')}
-      </label>
-      <span className="jp-Hp-row">
-        <label htmlFor={id}>{trans.__('Smoothing')}</label>
-        <input
-          id={id}
-          type="range"
-          min={0}
-          max={0.99}
-          step={0.01}
-          value={view.smoothing}
-          aria-valuetext={view.smoothing.toFixed(2)}
-          onChange={event =>
-            onChange({ ...view, smoothing: event.target.valueAsNumber })
-          }
-        />
-        <span className="jp-Hp-small">{view.smoothing.toFixed(2)}</span>
-      </span>
-      <RangeChoice view={view} onChange={onChange} />
-    </>
-  );
-}
-
-/** The part of the axis that is shown, as two numbers: what a drag does, without a mouse. */
-function RangeChoice(props: {
-  view: IView;
-  onChange: (view: IView) => void;
-}): JSX.Element {
-  const { view, onChange } = props;
-  const { trans } = useShared();
-  const [text, setText] = React.useState(['', '']);
-  React.useEffect(() => {
-    setText(
-      view.range ? view.range.map(value => `${+value.toFixed(1)}`) : ['', '']
-    );
-  }, [view.range]);
-  const take = () => {
-    const [from, to] = text.map(Number);
-    if (text.every(Boolean) && from < to) {
-      onChange({ ...view, range: [from, to] });
-    } else if (!text.some(Boolean)) {
-      onChange({ ...view, range: null });
-    }
-  };
-  return (
-    <span className="jp-Hp-row jp-Hp-range">
-      {[trans.__('From'), trans.__('to')].map((label, at) => (
-        <label key={at} className="jp-Hp-row">
-          {label}
-          <input
-            className="jp-Hp-select"
-            inputMode="decimal"
-            value={text[at]}
-            onChange={event => {
-              const after = [...text];
-              after[at] = event.target.value;
-              setText(after);
-            }}
-            onBlur={take}
-            onKeyDown={event => event.key === 'Enter' && take()}
-          />
-        </label>
-      ))}
-      <Button
-        disabled={view.range === null}
-        title={trans.__('Show the whole axis; so does a double click')}
-        onClick={() => onChange({ ...view, range: null })}
-      >
-        {trans._p('axis', 'All')}
-      </Button>
-    </span>
   );
 }

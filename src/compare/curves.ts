@@ -2,6 +2,9 @@
 
 import type { IComparison } from '../api';
 
+/** The curves of some runs. */
+export type ICurves = Pick<IComparison, 'jobs' | 'curves' | 'times_s'>;
+
 /** A place of a curve; `low` and `high` where it stands for several steps. */
 export interface IPoint {
   x: number;
@@ -29,9 +32,17 @@ export interface IView {
   range: Range | null;
 }
 
+/** All of the curves, as they are. */
+export const WHOLE: IView = {
+  axis: 'step',
+  logarithmic: false,
+  smoothing: 0,
+  range: null
+};
+
 /** The curves of one logged value. */
 export function lines(
-  found: IComparison,
+  found: ICurves,
   name: string,
   view: IView,
   hidden: ReadonlySet<number>
@@ -156,7 +167,7 @@ export function nearest(line: ILine, x: number, [from, to]: Range): number {
 }
 
 /** All values of all runs, one place a line, with the lowest and the highest of the steps for which it stands. */
-export function csv(found: IComparison): string {
+export function csv(found: ICurves): string {
   const rows = ['run,metric,step,seconds,value,lowest,highest'];
   for (const [name, curves] of Object.entries(found.curves)) {
     curves.forEach((places, run) => {

@@ -16,6 +16,7 @@ import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
+import { Whole } from './whole';
 
 const PLOT_HEIGHT = 240;
 
@@ -58,6 +59,7 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       <Part name={trans.__('The lanes of the nodes')}>
         <Lanes job={job} />
       </Part>
+      <Whole job={job} />
       <div className="jp-Hp-columns">
         <Part name={trans.__('The list of incidents')}>
           <Incidents job={job} />

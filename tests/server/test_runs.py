@@ -213,6 +213,41 @@ async def test_environments_are_compared_for_those_who_may_read_everything_about
     assert found["environments"] is allowed
 
 
+async def test_where_the_time_of_a_job_went_and_its_curves(api: Api, make_job: MakeJob) -> None:
+    job = ended(make_job("first"), 4)
+    status, found = await api("GET", f"/jobs/{job.id}/account")
+    assert status == 200
+    taken = found["useful"] + sum(part["node_seconds"] for part in found["lost"])
+    assert found["goodput"] == pytest.approx(found["useful"] / taken) and 0 < found["goodput"] < 1
+    parts = [part["node_seconds"] for part in found["lost"]]
+    assert parts == sorted(parts, reverse=True) and all(part["cause"] for part in found["lost"])
+    assert [place[0] for place in found["curves"]["loss"][0]] == [1, 2, 3, 4]
+    assert found["curves"]["accuracy"] == [[[4, 0.5, 0.5, 0.5]]] and len(found["times_s"]["accuracy"][0]) == 1
+    assert "first trained 4 steps" in found["sentence"]
+
+    waits = make_job("second")
+    status, found = await api("GET", f"/jobs/{waits.id}/account")
+    assert (status, found["goodput"], found["lost"]) == (200, None, [])
+    assert (await api("GET", "/jobs/nothing-abcdefgh/account"))[0] == 404
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_report_has_the_environment_for_those_who_may_read_it(
+    api: Api, jp_serverapp: Any, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    class SomeRights(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+            return allowed or resource != "jupyter_hyperpod.runs"
+
+    jp_serverapp.web_app.settings["authorizer"] = SomeRights(parent=jp_serverapp)
+    monkeypatch.setattr(run_record.fingerprints, "of_job", lambda path: {"python": {"version": "3.11.99"}})
+    job = ended(make_job("first"))
+    status, found = await api("GET", f"/jobs/{job.id}/report")
+    assert status == 200 and found["page"].startswith("<!doctype html>") and "first trained 4 steps" in found["page"]
+    assert ("3.11.99" in found["page"]) is allowed
+    assert (await api("GET", "/jobs/nothing-abcdefgh/report"))[0] == 404
+
+
 async def test_a_job_is_promoted_by_a_plan_and_a_person(
     openapi: dict[str, Any], api: Api, make_job: MakeJob, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import { ChildProcess } from 'child_process';
 import { Page } from '@playwright/test';
 
 import {
+  barriers,
   expect,
   ICell,
   openNotebook,
@@ -97,6 +98,18 @@ test.describe('a recorded job', () => {
     await expect(dashboard.locator('.jp-Hp-lane')).toHaveCount(6);
     await expect(dashboard).toContainText('101 MB');
     await picture(page, 'recorded-dashboard');
+
+    const went = dashboard.locator('.jp-Hp-waterfall');
+    await expect(went).toContainText('In committed steps');
+    await expect(went.locator('tr[data-kind="lost"]').first()).toBeVisible();
+    const curves = dashboard.locator('.jp-Hp-curves');
+    await curves.getByLabel('Logarithmic').check();
+    await expect(
+      curves.locator('.jp-Hp-chart .jp-Hp-curve').first()
+    ).toBeVisible();
+    await curves.scrollIntoViewIfNeeded();
+    await picture(page, 'recorded-dashboard-curves');
+    expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
   });
 
   test('is in the palette, the status bar and among what is running', async ({

@@ -72,6 +72,13 @@ test('a deployment answers, loses a replica, and goes on', async ({
     await expect(stats).toContainText('2 of 2');
     await expect(stats.getByText('Failed').locator('..')).toContainText('0');
     await picture(page, 'serve-dashboard');
+    const curves = page.locator('.jp-Hp-dashboard .jp-Hp-curves');
+    for (const name of ['Requests per second', 'Latency', 'Replicas']) {
+      const chart = curves.locator('.jp-Hp-chart', { hasText: name });
+      await expect(chart.locator('.jp-Hp-curve').first()).toBeVisible();
+    }
+    await curves.scrollIntoViewIfNeeded();
+    await picture(page, 'serve-curves');
   });
 
   await test.step('it is stopped from the panel', async () => {

@@ -104,8 +104,7 @@ class JobComparison:
             "values_not_compared": list(self.values_unseen),
             "packages_may_change": self.changes,
             "metrics": {name: list(values) for name, values in self.metrics.items()},
-            "curves": {name: _curves(self.records, name) for name in curve_names(self.records)},
-            "times_s": {name: _times(self.records, name) for name in curve_names(self.records)},
+            **all_curves(self.records),
         }
 
     def table(self, part: str) -> Table:
@@ -210,6 +209,15 @@ def curve_names(records: Sequence[RunRecord]) -> list[str]:
     """Loss, throughput and all logged values, in the order in which they came."""
     logged = dict.fromkeys(name for record in records for name in record.metric_names())
     return [LOSS, RATE, *logged]
+
+
+def all_curves(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """``curves``: name -> the places of each job. ``times_s``: the same -> the seconds from its start to each place."""
+    names = curve_names(records)
+    return {
+        "curves": {name: _curves(records, name) for name in names},
+        "times_s": {name: _times(records, name) for name in names},
+    }
 
 
 def _curves(records: Sequence[RunRecord], name: str) -> list[list[list[float]]]:

@@ -15,7 +15,7 @@ from ...system import portable
 from .. import lookup
 from ..text_tables import Answer, Table
 from . import labels, side_by_side
-from .run_record import read
+from .run_record import read, read_journal
 from .sentence import what_happened
 from .side_by_side import JobComparison
 
@@ -95,6 +95,34 @@ def compared_for_browser(store: Store, jobs: Sequence[str], environments: bool) 
     ]
     equal = {part: found.equal(part) for part in found.alike}
     return found.to_json() | {"runs": runs, "equal": equal, "environments": environments}
+
+
+def account_for_browser(store: Store, job_id: str) -> dict[str, Any]:
+    """Where the nodes' time of a job went, and the curve of every logged value. Raises NotFound and SpecError."""
+    record = read_journal(store.job(job_id))
+    spent = record.time
+    lost = sorted(spent.lost.items(), key=lambda item: -item[1])
+    return {
+        "jobs": [record.job_id],
+        "sentence": what_happened(record),
+        "goodput": spent.goodput,
+        "useful": spent.useful,
+        "spare": spent.spare,
+        "thinned": spent.thinned,
+        "lost": [{"cause": cause, "node_seconds": seconds} for cause, seconds in lost],
+        **side_by_side.all_curves([record]),
+    }
+
+
+def report_for_browser(store: Store, job_id: str, environments: bool) -> str:
+    """The page that ``report`` writes, with what is known of the environment or without. Raises NotFound, SpecError."""
+    from ... import __version__
+    from .report_page import report_page
+
+    record = read(store, job_id)
+    if not environments:
+        record.fingerprint = {}
+    return report_page(record, __version__)
 
 
 def _one_job(store: Store, words: Sequence[str], job_id: str) -> str:
