@@ -32,8 +32,11 @@ async def test_no_request_breaks_the_server_or_gets_an_answer_that_the_file_does
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(FILE), "--url", url, "--workers", "1"]
     command += ["--header", f"Authorization: {jp_auth_header['Authorization']}", "--no-color", "--continue-on-failure"]
     command += ["--checks", "all", "--exclude-checks", CHECKS, "--exclude-path-regex", LEFT_OUT]
-    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--generation-database", "none"]
-    command += [] if "HYPERPOD_EXAMPLES" in os.environ else ["--generation-deterministic"]
+    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES]
+    # the same requests each time need no database, and the program refuses to be told both
+    command += (
+        ["--generation-database", "none"] if "HYPERPOD_EXAMPLES" in os.environ else ["--generation-deterministic"]
+    )
     tested = await asyncio.create_subprocess_exec(
         *command, cwd=tmp_path, env=os.environ | {"COLUMNS": "200"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
