@@ -1,4 +1,5 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { Part } from '../components/boundary';
@@ -11,6 +12,7 @@ import { LossPlot } from '../components/plot';
 import { UserError } from '../components/traceback';
 import { TERMINAL_STATES } from '../model/events';
 import { Root } from '../root';
+import { showLastTwin } from './twins';
 
 export const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
 const PLOT_HEIGHT = 150;
@@ -30,10 +32,22 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
     const id = data?.job_id;
     this._streams = data?.streams === true;
     this._id = typeof id === 'string' ? id : null;
+    this.node.dataset.job = this._id ?? '';
     const text = model.data['text/plain'];
     this._snapshot = Array.isArray(text) ? text.join('') : `${text ?? ''}`;
     this.update();
     await this.renderPromise;
+    showLastTwin(this.node);
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    showLastTwin(this.node);
+  }
+
+  protected onBeforeDetach(message: Message): void {
+    showLastTwin(this.node, this.node);
+    super.onBeforeDetach(message);
   }
 
   protected view(): JSX.Element | null {

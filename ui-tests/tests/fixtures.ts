@@ -10,7 +10,7 @@ import {
   IJupyterLabPageFixture,
   test as base
 } from '@jupyterlab/galata';
-import { expect, Page } from '@playwright/test';
+import { Browser, expect, Page } from '@playwright/test';
 
 const ROOT = join(__dirname, '..', '..');
 const VENV = join(ROOT, '.venv', 'bin', 'python');
@@ -34,12 +34,16 @@ export class JupyterServer {
     JUPYTERLAB_SETTINGS_DIR: join(this.home, 'settings')
   };
 
+  /** `beside`: what else is installed where this server runs. */
+  constructor(private readonly _beside: string[] = []) {}
+
   async start(): Promise<void> {
     mkdirSync(this.files, { recursive: true });
+    this._install();
     this._writeSettings();
     const config = join(ROOT, 'ui-tests', 'jupyter_server_config.py');
     const server = spawn(
-      PYTHON,
+      this._beside.length > 0 ? this._interpreter : PYTHON,
       [
         '-m',
         'jupyterlab',
@@ -97,6 +101,17 @@ export class JupyterServer {
     rmSync(this.home, { recursive: true, force: true, maxRetries: 5 });
   }
 
+  private get _interpreter(): string {
+    return join(this.home, 'venv', 'bin', 'python');
+  }
+
+  private _install(): void {
+    if (this._beside.length > 0 && !existsSync(this._interpreter)) {
+      const tool = join(ROOT, 'ui-tests', 'tools', 'environment.py');
+      this.python(tool, join(this.home, 'venv'), ...this._beside);
+    }
+  }
+
   /** What a person would have chosen in the settings editor. */
   private _writeSettings(): void {
     for (const [plugin, value] of Object.entries(galata.DEFAULT_SETTINGS)) {
@@ -142,14 +157,15 @@ export interface INoise {
 
 export const test = base.extend<
   { noise: INoise },
-  { suite: string; server: JupyterServer }
+  { suite: string; beside: string[]; server: JupyterServer }
 >({
   // Each file names its own: it gets a worker, a server and a store that no other file has touched.
   suite: ['', { scope: 'worker', option: true }],
+  beside: [[], { scope: 'worker', option: true }],
   server: [
-    async ({ suite }, use) => {
+    async ({ suite, beside }, use) => {
       expect(suite, 'test.use({ suite: … }) stands in each file').not.toBe('');
-      const server = new JupyterServer();
+      const server = new JupyterServer(beside);
       await server.start();
       await use(server);
       await server.remove();
@@ -224,6 +240,14 @@ export async function openNotebook(
     });
   }, name);
   await expect(page.locator('.jp-Notebook .jp-Cell').first()).toBeVisible();
+}
+
+/** Open a page as somebody else does, who shares nothing with this one's. */
+export async function openPage(browser: Browser, path: string): Promise<Page> {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`http://127.0.0.1:${process.env.HYPERPOD_UI_PORT}/${path}`);
+  return page;
 }
 
 /** Open the left panel. */
