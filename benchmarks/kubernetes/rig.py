@@ -4,6 +4,7 @@ here."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,10 +23,12 @@ from jupyter_hyperpod.bench.laboratory import LANGUAGE_MODEL, Observer, language
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.store import Store
 from tests.support.kubernetes import ADMIN, CONTROLLER, IMAGE, TEAM, USER, Testbed
+from tests.support.kubernetes.machine import groups
 
 OURS = "jupyter_hyperpod"
 Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]  # rows and bars
 TREE = Path(__file__).resolve().parents[2]
+ORDINARY, NICER = 1024, 1.25  # what a process weighs, and how much less for each step of niceness
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
 BASE, URGENT, SPARE = "bench-base", "bench-urgent", "bench-spare"
 CPU = "1500m"  # of a node's two: one pod of ours fills a node
@@ -165,6 +168,15 @@ class Rig:
         return [str(member["node"]) for member in watch.view["members"]]
 
 
+def _weigh(bed: Testbed) -> None:
+    """Let pods compete for processors as this process does. A control group weighs as much as one ordinary process,
+    however nice those in it are: on a busy machine pods would be measured as they are starved."""
+    shares = round(ORDINARY / NICER ** os.nice(0))
+    for group in groups(bed.directory.name):
+        if (place := group / "cpu.shares").exists():
+            place.write_text(str(shares))
+
+
 @contextmanager
 def kubernetes_rig() -> Iterator[Rig]:
     """A testbed of two nodes and a store of its own; both gone afterwards."""
@@ -174,6 +186,7 @@ def kubernetes_rig() -> Iterator[Rig]:
         with Testbed(2, recorded=USER) as bed:
             up_s = time.monotonic() - began_s
             progress(f"testbed up after {up_s:.1f} s")
+            _weigh(bed)
             bed.kubectl("apply", "-f", "-", text=CLUSTER)
             access = str(bed.kubeconfig(USER))
             bed.hosts.run(CONTROLLER, sys.executable, "-c", SUPERVISE, root, env={"KUBECONFIG": access})
