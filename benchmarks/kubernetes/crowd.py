@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,10 +38,11 @@ def measure_crowd(rig: Rig, hollow: int, many: int, seconds: float) -> Part:
     told: dict[str, Callable[[], object]] = {
         "`list`": lambda: rig.on("list"),
         "`cluster status`": lambda: rig.on("cluster", "status"),
-        "`nodes`": lambda: rig.on("nodes", "--backend", "kubernetes"),
+        "`nodes describe`": lambda: rig.on("nodes", "describe", "bare-000"),
         "the list of a Jupyter server": lambda: jobs.list_jobs(rig.store),
     }
     took = {name: [_timed(look) for _ in range(LOOKS)] for name, look in told.items()}
+    progress(", ".join(f"{name} {statistics.median(samples):.2f} s" for name, samples in took.items()))
     case = f"{hollow} hollow nodes, {many} jobs that wait"
     rows = [
         row(OURS, case, "submitted, one after another", "s", [accepted_s]),

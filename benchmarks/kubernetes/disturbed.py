@@ -52,9 +52,11 @@ def measure_losses(rig: Rig, deletions: int, cuts: int) -> Part:
             _delete(rig, watch, node, found)
         else:
             _cut(rig, watch, node, found)
+    watch.until(lambda: steady(watch.commits(), 2), OVER_S)
+    spare = sum(len(pods) for pods in rig.pods(watch.job_id).values()) - 2
     end(watch)
     rows = [row(OURS, "one job trains on two nodes", "requests beside watches", "1/s", [rate])]
-    bars = [*compare(watch), bar("requests_per_s", rate, REQUESTS_LIMIT)]
+    bars = [*compare(watch), bar("requests_per_s", rate, REQUESTS_LIMIT), bar("pods_that_nobody_needs", spare, 0)]
     for name, case, metric in (
         ("step", "one job trains on two nodes", "undisturbed step"),
         ("deleted", "a pod is deleted", "longest time between two commits, minus one step"),
@@ -72,7 +74,7 @@ def measure_losses(rig: Rig, deletions: int, cuts: int) -> Part:
 
 
 def _delete(rig: Rig, watch: Observer, node: str, found: dict[str, list[float]]) -> None:
-    asked_s = rig.delete(rig.pods(watch.job_id)[node])
+    asked_s = rig.delete(rig.pods(watch.job_id)[node][0])
     watch.until(lambda: standstill(watch.commits(), asked_s) is not None, OVER_S)
     pause_s = standstill(watch.commits(), asked_s) or 0.0
     whole_s = _until_two(watch, watch.commits()[-1].time_s)

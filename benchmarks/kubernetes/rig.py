@@ -135,12 +135,15 @@ class Rig:
             self.api.delete(f"{PODS}/{name}")
         return asked_s
 
-    def pods(self, job_id: str) -> Mapping[str, str]:
-        """Node -> the name of a job's pod there that is not being deleted."""
+    def pods(self, job_id: str) -> Mapping[str, list[str]]:
+        """Node -> the names of a job's pods there that go on; "" for those that have no node yet."""
         with self.bed.network():
             found, _ = self.api.list(PODS, f"{JOB}={job_id}")
-        kept = [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
-        return {pod["spec"].get("nodeName", ""): pod["metadata"]["name"] for pod in kept}
+        on_nodes: dict[str, list[str]] = {}
+        for pod in found:
+            if not pod["metadata"].get("deletionTimestamp") and pod["status"].get("phase") in ("Pending", "Running"):
+                on_nodes.setdefault(pod["spec"].get("nodeName", ""), []).append(pod["metadata"]["name"])
+        return on_nodes
 
     def asked_per_s(self, seconds: float) -> tuple[float, int]:
         """Requests of the user in the next ``seconds``, per second, without watches; and the number of watches."""

@@ -97,7 +97,8 @@ def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
     if about.get("deletionTimestamp"):
         return CANCELLED, "its Job is being deleted"
     if ended is not None and ended["type"] == "Complete":
-        return SUCCEEDED, ""
+        # a pod that left with notice has ended well, and then Kubernetes 1.20 keeps the one that it had made instead
+        return _pod_state(pod) if pod is not None and _goes_on(pod) else (SUCCEEDED, "")
     if ended is not None:
         return _failure(ended, pod)
     if pod is None or is_leaving(pod):
@@ -106,6 +107,11 @@ def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
         told = "its pod is being deleted, and Kubernetes makes another" if pod else "it has no pod yet"
         return (REPLACING if pod else PENDING), told
     return _pod_state(pod)
+
+
+def _goes_on(pod: Object) -> bool:
+    """Whether a pod runs or will, whatever has become of its Job."""
+    return not is_leaving(pod) and pod.get("status", {}).get("phase", PENDING) in (PENDING, RUNNING)
 
 
 def is_over(job: Object) -> bool:

@@ -66,6 +66,9 @@ FAILED = job("Failed", "BackoffLimitExceeded", "Job has reached the specified ba
         (job(), [pod("Succeeded", containerStatuses=over(0))], "Succeeded", "ENDED", "n1", 0, ""),
         (job("Complete"), [pod("Succeeded", containerStatuses=over(0))], "Succeeded", "ENDED", "n1", 0, ""),
         (job("Complete"), [], "Succeeded", "ENDED", "", 0, ""),
+        (job("Complete"), [pod("Running", leaving=True)], "Succeeded", "ENDED", "n1", 0, ""),
+        (job("Complete"), [pod("Running", "n2", born="2")], "Running", "RUNNING", "n2", None, ""),
+        (job("Complete"), [pod("Pending", "", born="2")], "Pending", "QUEUED", "", None, "looked"),
         (FAILED, [pod("Failed", containerStatuses=over(7))], "Failed", "FAILED", "n1", 7, "exit code 7"),
         (
             FAILED,
