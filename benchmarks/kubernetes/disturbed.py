@@ -87,8 +87,9 @@ def _cut(rig: Rig, watch: Observer, node: str, found: dict[str, list[float]]) ->
     cut_s = time.time()
     rig.bed.power_cut(node)
     watch.until(lambda: bool(_shrunk(watch, cut_s)), OVER_S)
+    on_s = time.time()
     rig.bed.power_on(node)
-    ready_s = rig.until_ready(node)
+    ready_s = rig.until_ready(node, on_s)
     whole_s = _until_two(watch, _shrunk(watch, cut_s)[0].time_s)
     stall = measure(watch.commits(), cut_s, 2)
     assert stall is not None

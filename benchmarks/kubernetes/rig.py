@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +154,18 @@ class Rig:
         watches = [path for verb, path in asked if verb == "watch"]
         return (len(asked) - len(watches)) / seconds, len(watches)
 
-    def until_ready(self, node: str) -> float:
-        """Wait until Kubernetes holds a node for ready and free of taints; returns when that was seen."""
+    def until_ready(self, node: str, since_s: float) -> float:
+        """Wait until the kubelet of a node that was switched on at ``since_s`` has said that it is ready, and the node
+        has no taint; returns when that was seen."""
 
         def ready() -> bool:
             with self.bed.network():
                 found = self.api.get(f"/api/v1/nodes/{node}")
-            told = [one["status"] for one in found["status"].get("conditions", []) if one["type"] == "Ready"]
-            return told == ["True"] and not found["spec"].get("taints")
+            told = [one for one in found["status"].get("conditions", []) if one["type"] == "Ready"]
+            heard_s = [datetime.fromisoformat(one["lastHeartbeatTime"]).timestamp() for one in told]
+            # what was heard before the loss is believed for some seconds
+            anew = bool(told) and told[0]["status"] == "True" and heard_s[0] >= since_s
+            return anew and not found["spec"].get("taints")
 
         self.bed.until(ready, f"{node} is ready")
         return time.time()
