@@ -90,6 +90,41 @@ def test_an_extension_of_the_server_that_is_switched_off(mine: Path) -> None:
     assert found.verdict == FAILED and f"ignores {mine}/jupyter_server_config.json" in found.sentence
 
 
+@pytest.mark.parametrize(
+    "line", ["c.ServerApp.jpserver_extensions = {NAME: False}", "c.ServerApp.jpserver_extensions.update({NAME: False})"]
+)
+def test_an_extension_of_the_server_that_python_switches_off(mine: Path, line: str) -> None:
+    """A file in Python counts more than those that Jupyter's own command writes."""
+    on = mine / "jupyter_server_config.d" / f"{NAME}.json"
+    on.parent.mkdir(parents=True)
+    on.write_text(json.dumps({"ServerApp": {"jpserver_extensions": {NAME: True}}}))
+    off = mine / "jupyter_server_config.py"
+    off.write_text(f"print('hello')\nNAME = '{NAME}'\n{line}\n")
+    found = jupyter_parts.server_extension()
+    assert found.verdict == FAILED and found.sentence.startswith(f"it is switched off in {off}")
+    assert "in jpserver_extensions of that file" in found.remedy
+    off.write_text(f"c.ServerApp.jpserver_extensions = {{'{NAME}': True}}")
+    assert jupyter_parts.server_extension().sentence.startswith(f"enabled in {off}"), "the remedy mends it"
+    off.write_text("raise SystemExit(nothing)")
+    found = jupyter_parts.server_extension()
+    assert found.verdict == FAILED and f"ignores {off}: name 'nothing' is not defined" in found.sentence
+
+
+def test_a_page_configuration_that_is_not_json(tmp_path: Path, mine: Path) -> None:
+    place = tmp_path / "data" / "labextensions" / NAME
+    (place / "static").mkdir(parents=True)
+    (place / "static" / "entry.js").write_text("")
+    about = {"version": jupyter_parts.__version__, "jupyterlab": {"_build": {"load": "static/entry.js"}}}
+    (place / "package.json").write_text(json.dumps(about))
+    assert jupyter_parts.lab_extension().verdict == PASSED
+    (mine / "labconfig").mkdir(parents=True)
+    path = mine / "labconfig" / "page_config.json"
+    path.write_text("{'disabledExtensions': {}}")
+    found = jupyter_parts.lab_extension()
+    assert found.verdict == FAILED and f"JupyterLab ignores {path}: Expecting property name" in found.sentence
+    assert found.remedy == "correct the file, or remove it"
+
+
 @pytest.mark.slow
 def test_an_extension_of_the_lab_that_is_switched_off(mine: Path) -> None:
     before = jupyter_parts.lab_extension()

@@ -16,6 +16,7 @@ from ... import __version__
 from ...core.units import few
 from ...policy.preflight import FAILED, PASSED, SKIPPED, Row
 from ...storage.fingerprint.distributions import normal
+from . import config_files
 
 NAME = "jupyter_hyperpod"
 ANSWER_S = 60.0
@@ -41,7 +42,8 @@ def server_extension() -> Row:
     """Whether Jupyter's server loads the extension, by its files of configuration, and whether it can be imported."""
     name = "server extension"
     problems: list[str] = []
-    said: tuple[bool, Path] | None = None
+    above = config_files.said_of(NAME, _config())
+    said = None if above.path is None else (above.wanted, above.path)
     for folder in _config():  # a file beside the folder counts more than those in it
         files = sorted((folder / "jupyter_server_config.d").glob("*.json"), reverse=True)
         for path in (folder / "jupyter_server_config.json", *files):
@@ -49,10 +51,13 @@ def server_extension() -> Row:
             wanted = _inside(content, "ServerApp", "jpserver_extensions", NAME)
             if said is None and isinstance(wanted, bool):
                 said = wanted, path
-    if problems:
-        return Row(name, FAILED, f"Jupyter's server ignores {few(problems)}", "correct the file, or remove it")
+    if ignored := list(dict.fromkeys((*above.problems, *problems))):
+        return Row(name, FAILED, f"Jupyter's server ignores {few(ignored)}", "correct the file, or remove it")
     if said is None:
         return Row(name, FAILED, "no file of configuration names it: the panel finds no server", REINSTALL)
+    if not said[0] and said[1] == above.path:  # Jupyter's own command writes what counts less
+        remedy = f"write True for {NAME} in jpserver_extensions of that file, or remove what the file says of it"
+        return Row(name, FAILED, f"it is switched off in {said[1]}, by jpserver_extensions of ServerApp", remedy)
     if not said[0]:
         flag = {"user": " --user", "system": " --system"}.get(_level(said[1]), "")
         enable = f"{sys.executable} -m jupyter server extension enable{flag} {NAME}"
@@ -84,6 +89,9 @@ def lab_extension() -> Row:
         if any(str(one).split(":")[0] == NAME for one in off):
             enable = f"{sys.executable} -m jupyter labextension enable --level={_level(path)} {NAME}"
             return Row(name, FAILED, f"it is switched off in {path}", enable)
+    if problems:
+        said = f"JupyterLab ignores {few(problems)}; expected is an object of JSON"
+        return Row(name, FAILED, said, "correct the file, or remove it")
     return Row(name, PASSED, f"version {__version__} in {place}")
 
 
