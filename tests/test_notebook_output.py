@@ -18,7 +18,7 @@ from jupyter_hyperpod.control import report, sentences, text_tables
 from jupyter_hyperpod.core.events import EVENT_FIELDS, Event, decode_event
 from jupyter_hyperpod.core.incidents import fold_stages
 from jupyter_hyperpod.core.views import View, fold_all, new_job_view
-from jupyter_hyperpod.notebook.output import MIME_TYPE, job_bundle, job_html, loss_chart
+from jupyter_hyperpod.notebook.output import MIME_TYPE, JobDisplay, job_bundle, job_html, loss_chart
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 
 JOURNALS = Path(__file__).parent / "journals"
@@ -73,6 +73,25 @@ def test_snapshot_shows_state_incidents_and_curve() -> None:
     text = job_html(view)
     assert view["state"] in text and "<table>" in text and "<polyline" in text
     assert job_bundle(view, "/s", "d", False)["text/plain"] == report.progress_line(view)
+
+
+def test_snapshot_of_a_job_that_goes_on_says_when_that_was() -> None:
+    view, at_s = view_of("kill") | {"state": "running"}, 1795775459.0  # 2026-11-27 10:30:59 UTC
+    bundle = job_bundle(view, "/s", "d", False, at_s)
+    assert "running as of 2026-11-27 10:30 UTC</div>" in bundle["text/html"]
+    assert bundle["text/plain"] == f"{report.progress_line(view)} · as of 2026-11-27 10:30 UTC"
+    ended = job_bundle(view | {"state": "succeeded"}, "/s", "d", False, at_s)
+    assert "as of" not in ended["text/html"] + ended["text/plain"]
+
+
+def test_a_display_has_the_time_of_its_last_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, **how: shown.append(bundle["text/plain"]))
+    card, view = JobDisplay("/s", "d", False), view_of("kill") | {"state": "running"}
+    for at_s, state in ((1795775459.0, "running"), (1795775519.0, "running"), (1795775580.0, "recovering")):
+        monkeypatch.setattr("jupyter_hyperpod.notebook.output.time.time", lambda at_s=at_s: at_s)
+        card.show(view | {"state": state})
+    assert [text.rpartition(" · ")[2] for text in shown] == [f"as of 2026-11-27 10:3{m} UTC" for m in (0, 3)]
 
 
 def test_snapshot_takes_its_colours_from_the_page() -> None:

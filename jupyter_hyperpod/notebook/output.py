@@ -1,19 +1,22 @@
 """Builds the output under a cell: a MIME bundle with the job's id, and a static snapshot of the job.
 
-JupyterLab's renderer shows the live job from `MIME_TYPE`. Everything else (nbconvert, VS Code, a mail) shows the HTML
-or the text as of the last update. The journal remains the only record. The ranks' own output is ordinary stdout below
-it.
+JupyterLab's renderer shows the live job from `MIME_TYPE`. Everything else (nbconvert, a mail, an editor that does not
+know that type) shows the HTML or the text of the last update, with its time while the job goes on. The journal remains
+the only record. The ranks' own output is ordinary stdout below it.
 """
 
 from __future__ import annotations
 
 import html
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 from ..control import report, text_tables
+from ..core.events import TERMINAL_STATES
 from ..core.units import plural
 from ..core.views import View
 
@@ -22,26 +25,35 @@ CHART_WIDTH, CHART_HEIGHT = 360, 64
 _DOTS = {"good": "#2e9e4f", "warn": "#c98500", "bad": "#d13438", "info": "#3b82c4", "quiet": "#8a8a8a"}
 
 
-def job_bundle(view: View, store_root: str, cell_digest: str, streams: bool) -> dict[str, Any]:
-    """Return the MIME bundle of a job: identity for the live renderer, HTML and text as of now.
+def job_bundle(
+    view: View, store_root: str, cell_digest: str, streams: bool, at_s: float | None = None
+) -> dict[str, Any]:
+    """Return the MIME bundle of a job: identity for the live renderer, HTML and text as of `at_s`.
 
     `streams` tells the renderer that the ranks' output is printed below it, and need not be shown twice.
     """
     return {
         MIME_TYPE: {"job_id": view["id"], "store": store_root, "cell_digest": cell_digest, "streams": streams},
-        "text/html": job_html(view),
-        "text/plain": report.progress_line(view),
+        "text/html": job_html(view, at_s),
+        "text/plain": " · ".join(filter(None, (report.progress_line(view), _as_of(view, at_s)))),
     }
 
 
-def job_html(view: View) -> str:
+def _as_of(view: View, at_s: float | None) -> str:
+    """When a job that goes on was as it is shown: who reads a saved notebook later would take it for the present."""
+    if at_s is None or view["state"] in TERMINAL_STATES:
+        return ""
+    return f"as of {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def job_html(view: View, at_s: float | None = None) -> str:
     """Return a snapshot of the job: no scripts, everything escaped, colours taken from the page."""
     dot = _DOTS[report.TONES.get(view["state"], "quiet")]
     facts = " · ".join(html.escape(text_tables.clean(text)) for text in _facts(view))
     parts = [
         '<div style="border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:8px 12px;max-width:46em">',
         f'<div><span style="color:{dot}">●</span> <strong>{html.escape(text_tables.clean(view["id"]))}</strong> '
-        f"{html.escape(text_tables.clean(view['state']))}</div>",
+        f"{html.escape(' '.join(filter(None, (text_tables.clean(view['state']), _as_of(view, at_s)))))}</div>",
         f'<div style="opacity:.75">{facts}</div>' if facts else "",
         loss_chart([(view["history"], view["incidents"])]),
         f'<div style="margin-top:4px">{report.incidents_table(view).html()}</div>' if view["incidents"] else "",
@@ -106,10 +118,11 @@ class JobDisplay:
         """Show or update the display; nothing is sent where nothing changed."""
         from IPython.display import display
 
-        bundle = job_bundle(view, self.store_root, self.cell_digest, self.streams)
-        if bundle != self._last:
+        timeless = job_bundle(view, self.store_root, self.cell_digest, self.streams)
+        if timeless != self._last:
+            bundle = job_bundle(view, self.store_root, self.cell_digest, self.streams, time.time())
             display(bundle, raw=True, display_id=self._display_id, update=self._last is not None)
-            self._last = bundle
+            self._last = timeless
 
     def forget(self) -> None:
         """The front end has removed the display; the next one is new."""
