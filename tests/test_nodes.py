@@ -11,6 +11,7 @@ from jupyter_hyperpod.control import cluster, nodes
 from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, NotFound, SpecError
 from jupyter_hyperpod.core.health import BY_HAND, DEEP, failed
 from jupyter_hyperpod.health import check
+from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import Store
 
@@ -42,6 +43,24 @@ def test_what_is_refused(
     with pytest.raises(kind, match=said):
         run(store, *words.split())
     assert cluster.status(store)["health"] == {}, "nothing is told of a node that is not there"
+
+
+def test_a_typo_where_the_programs_of_slurm_have_no_cluster(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs with the names of SLURM's commands say what SLURM's own do without a cluster."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    says = "error: fetch_config: DNS SRV lookup failed\nfatal: Could not establish a configuration source"
+    for program in ("scontrol", "sinfo", "sbatch", "squeue", "scancel"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho '{says}' >&2; exit 1\n")
+        (tmp_path / program).chmod(0o755)
+    with event_writer(store.cluster_events, "supervisor") as journal:
+        journal.append("cluster.state", {"state": "running", "reason": "", "nodes": ["node-1"], "pid": 1})
+        facts = {"node": "node-1", "state": "idle", "reason": "", "jobs": [], "slots": 1, "used": 0}
+        journal.append("node.state", {**facts, "spare": False, "incarnation": 1, "pid": 1})
+    with pytest.raises(NotFound) as refused:
+        run(store, "nodes", "drain", "nod-1")
+    assert str(refused.value) == "there is no node 'nod-1' here (did you mean node-1?); expected one of node-1"
 
 
 def test_a_deep_check_that_is_interrupted_leaves_no_label(store: Store) -> None:

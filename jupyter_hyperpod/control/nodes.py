@@ -29,12 +29,14 @@ from ..core.health import (
     from_json,
     reason_action,
 )
+from ..core.options import near_matches
 from ..core.units import format_bytes, plural
 from ..core.views import View
 from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
+from .clusters.standing import configured
 from .option_parser import add_action
 from .text_tables import Answer, Cell, Table
 
@@ -163,16 +165,19 @@ def _find(view: View, name: str) -> Elsewhere | None:
     local = [known["node"] for known in view["nodes"]]
     if name in local:
         return None
-    unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster is running'}"
+    told, names = f"; expected one of {', '.join(local) or 'none: no cluster is running'}", [*local]
     for _, backend, remedies in schedulers():
         try:
             found = remedies.node_info(name)
+            if found is not None:
+                return Elsewhere(backend.title, found, remedies)
+            names += backend.node_states({})
         except ClusterError as error:
-            raise NotFound(f"{unknown}; and {backend.title} cannot be asked: {error}") from error
-        if found is not None:
-            return Elsewhere(backend.title, found, remedies)
-        unknown += f"; nor does {backend.title} have it: see `{backend.list_command}`"
-    raise NotFound(unknown)
+            if configured(backend):
+                told += f"; and {backend.title} cannot be asked: {error}"
+        else:
+            told += f"; nor does {backend.title} have it: see `{backend.list_command}`"
+    raise NotFound(f"there is no node {name!r} here{near_matches(name, names, 3)}{told}")
 
 
 def describe(view: View, name: str) -> Answer:

@@ -54,11 +54,12 @@ def _ask(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         states = backend.node_states(options)
     except ClusterError as error:
-        return {"asked": True, "problem": str(error)} if _configured(backend) else None
+        return {"asked": True, "problem": str(error)} if configured(backend) else None
     return {"asked": True, "states": Counter(state for state, _ in states.values())}
 
 
-def _configured(backend: Backend) -> bool:
+def configured(backend: Backend) -> bool:
+    """False where a scheduler's programs are here, and no cluster of it is configured."""
     try:
         backend.answer(ANSWER_S)
     except NoCluster:
