@@ -127,6 +127,18 @@ def test_a_year_of_minutes_is_looked_through_in_no_time() -> None:
     [
         ("30 6 * *", "UTC", "has 4 fields; expected minute, hour"),
         ("0 30 6 * * *", "UTC", "has 6 fields"),
+        (
+            "*/70 * * * *",
+            "UTC",
+            "its minute '*/70' has a step of 70, and the field has only 0 to 59; expected",
+        ),
+        ("0 22-6 * * *", "UTC", "its hour has the range '22-6', which ends before it begins; write '22-23,0-6'"),
+        (
+            "0 6 * * fri-mon",
+            "UTC",
+            "the range 'fri-mon', which ends before it begins; write 'fri-sat,sun-mon'",
+        ),
+        ("0 6 * dec-feb/2 *", "UTC", "its month has the range 'dec-feb', which ends before it begins"),
         ("0 25 * * *", "UTC", "its hour '25' cannot be read; expected 0 to 23, or lists"),
         ("61 6 * * *", "UTC", "its minute '61' cannot be read; expected 0 to 59"),
         ("30 6 * * mox", "UTC", "its day-of-week 'mox' cannot be read; expected 0 to 7"),

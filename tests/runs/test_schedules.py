@@ -103,6 +103,7 @@ def test_a_file_runs_at_its_times(
     os.kill(control.status(cluster)["pid"], signal.SIGKILL)
     eventually(lambda: not control.connectable(cluster))
     back(cluster, "train", keep_runs=1)
+    assert "keeps 1 run that has ended" in said(capsys, "schedule", "show", "train")
     assert "train" in said(capsys, "schedule", "list"), "which starts the supervisor again"
     eventually(lambda: len(runs(cluster, "train")) == 3, timeout_s=BOUND_S)
     assert control.connectable(cluster)

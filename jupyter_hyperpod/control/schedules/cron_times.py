@@ -37,6 +37,9 @@ FIELDS = {
     "month": (3, "1 to 12, or jan to dec"),
     "day-of-week": (4, "0 to 7, of which 0 and 7 are Sunday, or sun to sat"),
 }
+LIMITS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec".split(), "sun mon tue wed thu fri sat".split()
+_NAMES: tuple[list[str], ...] = ([], [], [], _MONTHS, _DAYS)
 _WINDOWS_S = (3 * 3600.0, 3 * 86400.0, 100 * 86400.0, 3000 * 86400.0)
 _LOCALTIME = "/etc/localtime"
 
@@ -59,9 +62,16 @@ class CronTimes:
             if what == "day-of-month" and self._has_a_day():
                 raise SpecError(f"--schedule {cron[:80]!r} never comes: none of its months has such a day") from None
             at, there = FIELDS.get(what, (0, ""))
+            if there and (backwards := _backwards(at, self._fields.split()[at])):
+                raise SpecError(f"--schedule {cron[:80]!r}: its {what} has {backwards}") from None
             found = f"{what} {self._fields.split()[at]!r}" if there else what
             expected = f"expected {there}, or lists, ranges and steps of them" if there else EXPECTED
             raise SpecError(f"--schedule {cron[:80]!r}: its {found} cannot be read; {expected}") from None
+
+    @property
+    def fields(self) -> list[str]:
+        """The five fields."""
+        return self._fields.split()
 
     def _has_a_day(self) -> bool:
         """Whether the fields would be right if they meant any month."""
@@ -151,9 +161,39 @@ class CronTimes:
         return f"{day} {at:%Y-%m-%d %H:%M}" + (f":{at:%S}" if at.second else "")
 
 
+def _backwards(at: int, field: str) -> str:
+    """What is said of a field with a range that ends before it begins, "" where it has none."""
+    low, high = LIMITS[at]
+    for part in field.lower().split(","):
+        term, _, step = part.partition("/")
+        ends = [_number(at, word) for word in term.split("-")]
+        if len(ends) != 2 or None in ends or not low <= ends[1] < ends[0] <= high:  # type: ignore[operator]
+            continue
+        first, last = term.split("-")
+        top = _NAMES[at][-1] if first in _NAMES[at] else str(6 if high == 7 else high)
+        bottom = _NAMES[at][0] if last in _NAMES[at] else str(low)
+        instead = f"{first if first == top else f'{first}-{top}'},{last if last == bottom else f'{bottom}-{last}'}"
+        return f"the range '{term}', which ends before it begins" + ("" if step else f"; write '{instead}'")
+    return ""
+
+
+def _number(at: int, word: str) -> int | None:
+    if word in _NAMES[at]:
+        return _NAMES[at].index(word) + LIMITS[at][0]
+    return int(word) if word.isascii() and word.isdecimal() and len(word) < 4 else None
+
+
 def checked(cron: str, zone: str, now_s: float) -> CronTimes:
-    """The times for a new schedule. Raises SpecError for fields that name no day, too."""
+    """The times for a new schedule. Raises SpecError for fields that name no day, and for steps beyond their field."""
     times = CronTimes(cron, zone)
+    for name, field, (low, high) in zip(FIELDS, times.fields, LIMITS, strict=True):
+        for part in field.split(","):
+            step = part.partition("/")[2]
+            if step and int(step) > high - low:
+                raise SpecError(
+                    f"--schedule {cron[:80]!r}: its {name} {part!r} has a step of {step}, and the field has only "
+                    f"{low} to {high}; expected a step of 1 to {high - low}"
+                )
     if times.next_s(now_s) is None:
         raise SpecError(f"--schedule {cron[:80]!r} names no time of the next fifty years; {EXPECTED}")
     return times

@@ -94,7 +94,11 @@ def described(store: Store, schedule: Schedule) -> list[str]:
     times, at_s = CronTimes(schedule.cron, schedule.zone), next_s(schedule)
     spec = schedule_file.directory(store, schedule.name).spec()
     when = f"next {times.words(at_s)}" if at_s is not None else "it does not run until `schedule resume`"
-    kept = f", keeps {plural(schedule.keep_runs, 'run')} that have ended" if schedule.keep_runs else ""
+    kept = (
+        f", keeps {plural(schedule.keep_runs, 'run')} that {'has' if schedule.keep_runs == 1 else 'have'} ended"
+        if schedule.keep_runs
+        else ""
+    )
     lines = [
         f"{schedule.name}: {state(schedule)}, {schedule.cron} {schedule.zone}, {when}",
         times.explained(),
@@ -111,7 +115,7 @@ def silence(store: Store, schedules: Sequence[Schedule]) -> list[str]:
     """A sentence where schedules are active, and nobody is there to run them."""
     if all(schedule.paused for schedule in schedules) or cluster.connectable(store):
         return []
-    return [SILENT] if cluster.status(store)["state"] in ("stopped", "lost") else []
+    return [SILENT] if cluster.status(store)["state"] in ("stopping", "stopped", "lost") else []
 
 
 def record(store: Store, schedule: Schedule, of_run: Callable[[Store, ScheduledRun], str] = state_of) -> dict[str, Any]:
