@@ -45,7 +45,7 @@ export function addCommands(
   const { model, actions, trans } = shared;
   const runs = () =>
     model.cluster !== null &&
-    !['stopped', 'lost'].includes(model.cluster.state);
+    !['stopping', 'stopped', 'lost'].includes(model.cluster.state);
 
   commands.addCommand(CommandIDs.startCluster, {
     label: trans.__('Start the Cluster'),

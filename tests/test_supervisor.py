@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,12 +25,13 @@ from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.core.views import View
-from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal import event_writer, follow_events
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor import launch, lock
 from jupyter_hyperpod.supervisor.succession import Succession
 from jupyter_hyperpod.system.json_lines import connect, listen
 from jupyter_hyperpod.system.processes import alive, identify, start_ticks
+from jupyter_hyperpod.system.users import own_name
 from tests.leaks import marked_processes
 
 pytestmark = pytest.mark.slow
@@ -409,11 +411,23 @@ def test_stopping_ends_jobs_nodes_and_sockets(store: Store, eventually: Wait) ->
     job_id = jobs.submit(store, "import time; time.sleep(1000)", nodes=2)
     jobs.wait(store, job_id, {"running"}, 60)
     assert stat.S_IMODE((store.cluster / control.SOCKET).stat().st_mode) == 0o600
-    control.stop(store, reason="maintenance")
-    view = jobs.job_view(store, job_id)
-    assert (view["state"], view["reason"]) == ("stopped", "maintenance")
-    assert control.status(store)["state"] == "stopped" and control.status(store)["nodes"] == []
+    seen = {"running"}
+    with ThreadPoolExecutor() as pool:
+        stopping = [pool.submit(control.stop, store, by=jobs.person()) for _ in range(2)]
+        while not all(one.done() for one in stopping):
+            seen.add(control.status(store)["state"])
+        for one in stopping:
+            one.result()
+    view, why = jobs.job_view(store, job_id), f"the cluster was stopped by {own_name()}"
+    assert (view["state"], view["reason"]) == ("stopped", why)
+    ended = control.status(store)
+    assert (ended["state"], ended["reason"], ended["nodes"]) == ("stopped", why, [])
     assert list(store.cluster.glob("*.sock")) == []
+    assert seen <= {"running", "stopping", "stopped"}, "a cluster that ends is not lost"
+    told = [
+        event.data["state"] for event in follow_events(store.cluster_events).poll() if event.kind == "cluster.state"
+    ]
+    assert told == ["starting", "running", "stopping", "stopped"]
 
 
 def test_stopping_finds_the_nodes_of_a_dead_supervisor(store: Store) -> None:

@@ -75,6 +75,11 @@ PARTLY = {
     ),
     "runtime/comm/transfer.py": ("%1 MB from 1 peer in %2 ms", "%1 MB from %2 peers in %3 ms"),
     "supervisor/main.py": ("the supervisor starts", "its owner asks for a target of %1"),
+    "serving/relay.py": (
+        "request %1, %2 %3: %4 replicas ended or broke off while they answered this request, the last one while it "
+        "answered nothing else (%5). It is not sent to another one, and the same request is refused for the next %6 s; "
+        "the log of the deployment says how they ended",
+    ),
     "cli/job_verbs.py": ("the command line",),
 }
 # Not shown in the browser, only parts of others, or with words for values that would stay English.

@@ -17,6 +17,7 @@ from typing import Any
 from ..backends import load
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, Conflict, NotFound, SpecError, StoreError
+from ..core.people import Person
 from ..core.views import View, apply, new_cluster_view
 from ..storage import host_lease
 from ..storage.journal import follow_events
@@ -24,6 +25,7 @@ from ..storage.sharing import owner_elsewhere
 from ..storage.store import Store, private_directory
 from ..system import portable
 from ..system.json_lines import JsonLineChannel, connect
+from .clusters.owner import owner_lives
 from .clusters.shape import (
     DEFAULT_SHAPE,
     check_shape,
@@ -35,7 +37,6 @@ from .clusters.shape import (
 )
 
 SOCKET = "supervisor.sock"
-LOCK = "supervisor.lock"
 LOG = "supervisor.log"
 START_TIMEOUT_S = 20.0
 STATUS_TIMEOUT_S = 5.0
@@ -145,10 +146,15 @@ def wait_ready(
 def status(store: Store) -> View:
     """The cluster view. ``state`` is "lost" where nodes were running but their supervisor does not answer."""
     store.refuse_private()
-    view = new_cluster_view()
-    for event in follow_events(store.cluster_events).poll():
-        apply(view, event)
-    return view | standing(store, view["state"])
+    view, journal = new_cluster_view(), follow_events(store.cluster_events)
+    said: View | None = None
+    while True:
+        before = view["state"]
+        for event in journal.poll():
+            apply(view, event)
+        if said is not None and view["state"] == before:
+            return view | said
+        said = standing(store, view["state"])  # it may have changed while the supervisor was asked
 
 
 def standing(store: Store, state: str) -> View:
@@ -156,6 +162,8 @@ def standing(store: Store, state: str) -> View:
     if state != "stopped" and not owner_elsewhere(store.root) and not connectable(store):
         if host := host_lease.served_by(store):
             return {"reason": f"the supervisor is on {host}"}
+        if owner_lives(store):
+            return {}  # it begins or ends at this moment
         if host := host_lease.elsewhere(store):
             said = f"{host}, which served this store, gives no sign of life; `cluster start` here takes over"
             return {"state": "lost", "reason": said}
@@ -250,8 +258,14 @@ def heal(store: Store, node: str | None = None) -> list[str]:
     return healed
 
 
-def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """End every job, every node and the supervisor, and wait until all are gone. Raises ClusterError.
+def stop(
+    store: Store,
+    *,
+    reason: str = "the cluster was stopped",
+    by: Person | None = None,
+    timeout_s: float = STOP_TIMEOUT_S,
+) -> None:
+    """End every job, every node and the supervisor, and wait until all are gone. ``by``: who asks. Raises ClusterError.
 
     A dead supervisor is started once more, so that it finds and ends its nodes.
     """
@@ -260,12 +274,21 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
     refuse_member(store)
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
+    if not connectable(store) and owner_lives(store) and _was_stopped(store, time.monotonic() + timeout_s):
+        return
     if not connectable(store):
         sockets = host_lease.directory_of_host(store).glob("*.sock")
         if not any(path.name != SOCKET for path in sockets):
             raise ClusterError("no cluster is running" if not host_lease.elsewhere(store) else _nothing_here(store))
         ensure_started(store)
-    answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
+    if by is not None:
+        reason = f"the cluster was stopped by {by}"
+    try:
+        answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
+    except ClusterError:
+        if _was_stopped(store, time.monotonic() + timeout_s):
+            return
+        raise
     deadline = time.monotonic() + timeout_s
     while start_ticks(answer["pid"]) == answer["start"]:
         if time.monotonic() > deadline:
@@ -275,6 +298,15 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
         with suppress(ChildProcessError):
             os.waitpid(answer["pid"], os.WNOHANG)
         time.sleep(0.005)
+
+
+def _was_stopped(store: Store, deadline_s: float) -> bool:
+    """Wait for a supervisor that begins or ends at this moment; True where somebody else has stopped the cluster."""
+    while owner_lives(store) and not connectable(store):
+        if time.monotonic() > deadline_s:
+            raise ClusterError(f"the supervisor neither answers nor ends; {_log_tail(store)}")
+        time.sleep(0.01)
+    return not connectable(store) and status(store)["state"] == "stopped"
 
 
 def _choose_idle_timeout(store: Store, timeout_s: float | None) -> None:

@@ -230,7 +230,7 @@ def cluster_line(cluster: View) -> str:
 
 def _idle(cluster: View, now_s: float) -> str:
     """When an idle cluster ends by itself, or how long ago it did."""
-    if not (idle := cluster["idle"]):
+    if not (idle := cluster["idle"]) or cluster["state"] == "stopping":
         return ""
     if cluster["state"] == "stopped":
         return f" ({ago(idle['ends_s'], now_s)})"

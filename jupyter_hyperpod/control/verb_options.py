@@ -21,6 +21,7 @@ from ..storage.store import JobStore, Store
 from . import cluster
 from .clusters.shape import IDLE_VARIABLE, OFF, parse_idle_timeout
 from .engines import presets
+from .jobs import person
 from .option_parser import add_backend_options, add_env_option, chosen_backend_options, duration, verbatim_help_format
 
 
@@ -179,10 +180,10 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         if here and not (options.standby or options.take_over) and cluster.standby_for(store) is None:
             wait(store)
     elif options.action == "stop" and (host := cluster.standby_for(store)) is not None:
-        cluster.stop(store)
+        cluster.stop(store, by=person())
         return f"this host no longer stands by; {host} serves the store, and its jobs go on"
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
-        cluster.stop(store)
+        cluster.stop(store, by=person())
     elif options.action == "heal":
         return f"healed: {', '.join(cluster.heal(store, options.node)) or 'nothing was cut off'}"
     return ""

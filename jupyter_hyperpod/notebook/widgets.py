@@ -176,7 +176,7 @@ class Job(Live):
 class Cluster(Live):
     """The cluster of the store. Its values follow it until `close`, also while none is running."""
 
-    state = Unicode(read_only=True, help="stopped, starting, running or lost.")
+    state = Unicode(read_only=True, help="stopped, starting, running, stopping or lost.")
     reason = Unicode(read_only=True)
     nodes: List[Any] = List(read_only=True, help="Each node, with its state and its jobs.")
     ready = Int(read_only=True, help="Nodes that are up.")

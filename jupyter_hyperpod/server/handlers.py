@@ -62,8 +62,8 @@ def reader(read: Callable[..., Any], resource: str) -> type[ApiHandler]:
     return Reader
 
 
-def cluster_changer(operation: str, change: Callable[..., Any]) -> type[ApiHandler]:
-    """A handler that calls ``change(store, **body)`` and answers POST with the cluster."""
+def cluster_changer(operation: str, change: Callable[..., Any], *, named: bool = False) -> type[ApiHandler]:
+    """A handler that calls ``change(store, **body)`` and answers POST with the cluster. ``named``: it gets by whom."""
 
     class Changer(ApiHandler):
         auth_resource = CLUSTER
@@ -71,7 +71,8 @@ def cluster_changer(operation: str, change: Callable[..., Any]) -> type[ApiHandl
         @web.authenticated
         @authorized
         async def post(self) -> None:
-            await self.call(change, **self.body(operation))
+            who = {"by": jobs.person(self.identity())} if named else {}
+            await self.call(change, **self.body(operation), **who)
             self.finish(json.dumps(await self.call(cluster.status)))
 
     return Changer
@@ -201,7 +202,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/settings", SettingsHandler),
     (f"{ROOT}/cluster", reader(cluster.status, CLUSTER)),
     (f"{ROOT}/cluster/start", cluster_changer("startCluster", cluster.ensure_started)),
-    (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop)),
+    (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop, named=True)),
     (f"{ROOT}/cluster/keep", cluster_changer("keepCluster", cluster.keep)),
     (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),

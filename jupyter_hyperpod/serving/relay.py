@@ -35,11 +35,6 @@ CUT = (
     "the stream was cut: the replica that answered was lost, and another one might continue it differently. What "
     "has come is the beginning of the answer only; ask again"
 )
-BLAMED = (
-    "{count} replicas ended or broke off while they answered this request, the last one while it answered nothing else "
-    "({names}). It is not sent to another one, and the same request is refused for the next {seconds:.0f} s; the log "
-    "of the deployment says how they ended"
-)
 REFUSED = (
     "{count} replicas ended or broke off while they answered the same request shortly before, so it is sent to none; "
     "it may be asked again in {seconds:.0f} s"
@@ -274,7 +269,11 @@ class Relay:
         now_s = time.monotonic()
         self._blamed = {body: known for body, known in self._blamed.items() if known[0] > now_s}
         self._blamed[request.identity[1]] = now_s + BLAMED_S, len(lost)
-        text = BLAMED.format(count=len(lost), names=", ".join(lost), seconds=BLAMED_S)
+        text = (
+            f"{len(lost)} replicas ended or broke off while they answered this request, the last one while it answered "
+            f"nothing else ({', '.join(lost)}). It is not sent to another one, and the same request is refused for the "
+            f"next {BLAMED_S:.0f} s; the log of the deployment says how they ended"
+        )
         self._warn(f"request {request.request_id}, {request.method} {request.path}: {text}")
         return Unanswered(502, text)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..control.cluster import LOCK, SOCKET
+from ..control.cluster import SOCKET
+from ..control.clusters.owner import LOCK
 from ..core.errors import ClusterError
 from ..storage.host_lease import directory_of_host, settle_first_host
 from ..storage.store import Store, private_directory
 from ..system import locks
 from ..system.diagnostics import note
+from ..system.processes import identify
 
 
 class Lock:
@@ -32,15 +34,16 @@ class Lock:
         except OSError:  # a file system without locks
             taken = False
         if not taken:
-            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            owner = (_words(self._file) or ["unknown"])[0]
             os.close(self._file)
             raise ClusterError(f"a supervisor (process {owner}) already serves {root}")
-        before = os.read(self._file, 32).strip()
-        self.before = int(before) if before.isdigit() else 0
+        before = (_words(self._file) or [""])[0]
+        self.before = int(before) if before.isdecimal() else 0
         os.lseek(self._file, 0, os.SEEK_SET)
         os.ftruncate(self._file, 0)
         try:
-            os.write(self._file, f"{os.getpid()}\n".encode())
+            me = identify(os.getpid())
+            os.write(self._file, f"{me.pid} {me.start}\n".encode())
         except OSError as error:
             note(f"the lock does not name its owner: {error}")
 
@@ -54,6 +57,10 @@ class Lock:
             return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
         except OSError:
             return False
+
+
+def _words(file: int) -> list[str]:
+    return os.read(file, 64).decode(errors="replace").split()
 
 
 def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) -> Lock:

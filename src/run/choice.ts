@@ -116,7 +116,10 @@ export interface ICapacity {
 
 /** Null while no cluster runs. */
 export function capacity(cluster: IClusterView | null): ICapacity | null {
-  if (cluster === null || ['stopped', 'lost'].includes(cluster.state)) {
+  if (
+    cluster === null ||
+    ['stopping', 'stopped', 'lost'].includes(cluster.state)
+  ) {
     return null;
   }
   const serving = cluster.nodes.filter(node =>

@@ -290,7 +290,9 @@ export const SENTENCES: readonly string[] = [
   "the cluster was stopped",
   "no cluster has been started in %1",
   "no cluster is running",
+  "the cluster was stopped by %1",
   "the supervisor (process %1) did not end within %2 s; %3",
+  "the supervisor neither answers nor ends; %1",
   "a cluster runs already, where each node has a network of its own; stop it first: `jupyter hyperpod cluster stop`",
   "a cluster runs already, where the nodes share this machine's network; stop it first: `jupyter hyperpod cluster stop`",
   "`jupyter hyperpod cluster start --take-over` moves it here",
@@ -412,5 +414,6 @@ export const SENTENCES: readonly string[] = [
   "%1 MB from %2 peers in %3 ms",
   "the supervisor starts",
   "its owner asks for a target of %1",
+  "request %1, %2 %3: %4 replicas ended or broke off while they answered this request, the last one while it answered nothing else (%5). It is not sent to another one, and the same request is refused for the next %6 s; the log of the deployment says how they ended",
   "the command line"
 ];

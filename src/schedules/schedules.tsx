@@ -29,7 +29,9 @@ export function Schedules({ list }: { list: ScheduleList }): JSX.Element {
   const { model, actions, trans } = useShared();
   useChanges(list);
   const { found, problem } = list;
-  const stopped = ['stopped', 'lost'].includes(model.cluster?.state ?? '');
+  const stopped = ['stopping', 'stopped', 'lost'].includes(
+    model.cluster?.state ?? ''
+  );
   return (
     <>
       <Connection />
