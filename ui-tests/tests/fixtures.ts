@@ -52,7 +52,7 @@ export class JupyterServer {
         '--allow-root'
       ],
       {
-        cwd: ROOT,
+        cwd: this._beside.length > 0 ? this.home : ROOT, // jupyter-collaboration writes a file there
         env: this.environment,
         detached: true,
         stdio: ['ignore', 'ignore', 'pipe']
