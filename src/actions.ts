@@ -289,6 +289,15 @@ export class Actions {
     await this._ask(api => api.injectFault(id, fault, target));
   }
 
+  /** The report of a job; empty where the server refuses it, which is shown. */
+  async report(id: string): Promise<string> {
+    let page = '';
+    await this._ask(async api => {
+      page = await api.report(id);
+    });
+    return page;
+  }
+
   private _name(id: string): string {
     return this._model.summary(id)?.name || id;
   }

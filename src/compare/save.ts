@@ -21,8 +21,12 @@ export async function saveDrawing(
   kind: 'svg' | 'png'
 ): Promise<void> {
   const text = standalone(drawing);
-  const svg = new Blob([text], { type: 'image/svg+xml' });
-  save(kind === 'svg' ? svg : await painted(drawing, text), `${name}.${kind}`);
+  const { clientWidth, clientHeight } = drawing;
+  const file =
+    kind === 'svg'
+      ? new Blob([text], { type: 'image/svg+xml' })
+      : await painted(text, clientWidth, clientHeight);
+  save(file, `${name}.${kind}`);
 }
 
 /** The drawing as a file of its own. */
@@ -55,13 +59,18 @@ export function standalone(drawing: SVGSVGElement): string {
   return new XMLSerializer().serializeToString(copy);
 }
 
-async function painted(drawing: SVGSVGElement, text: string): Promise<Blob> {
+/** A drawing of this size as pixels. */
+export async function painted(
+  text: string,
+  width: number,
+  height: number
+): Promise<Blob> {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const canvas = document.createElement('canvas');
-  canvas.width = drawing.clientWidth * SHARP;
-  canvas.height = drawing.clientHeight * SHARP;
+  canvas.width = width * SHARP;
+  canvas.height = height * SHARP;
   canvas.getContext('2d')!.drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve, reject) =>
     canvas.toBlob(

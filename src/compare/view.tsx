@@ -64,7 +64,7 @@ export function ViewChoice(props: {
 }
 
 /** The part of the axis that is shown, as two numbers: what a drag does, without a mouse. */
-function RangeChoice(props: {
+export function RangeChoice(props: {
   view: IView;
   onChange: (view: IView) => void;
 }): JSX.Element {

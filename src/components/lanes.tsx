@@ -1,48 +1,132 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { Range, WHOLE } from '../compare/curves';
+import { RangeChoice } from '../compare/view';
 import { ILane, ISpan, lanes } from '../derive';
 import { formatClock, formatDuration } from '../format';
 import { TERMINAL_STATES } from '../model/events';
-import type { IJobSummary } from '../model/views';
+import type { IIncident, IJobView } from '../model/views';
+import { said } from '../said/said';
 import { useNow, useShared } from './context';
 
 const TICKS = 5;
+/** A shorter drag, in parts of the axis, is a click. */
+const LEAST_DRAG = 0.01;
+/** An incident that is chosen takes this part of the axis. */
+const CHOSEN = 1 / 4;
+const LEAST_S = 0.2;
 
-/** Nodes over time: which trained or answered, stood by, or were lost. */
-export function Lanes({ job }: { job: IJobSummary }): JSX.Element | null {
+/** A stretch of the time of all members, which an incident took, or the start. */
+export interface IStretch {
+  role: 'recovers' | 'waits';
+  from_s: number;
+  to_s: number;
+  text: string;
+}
+
+/** Nodes over time: which trained or answered, stood by, or were lost, and when the members recovered. */
+export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
   const now_s = useNow(active);
+  /** Seconds since the first moment. */
+  const [range, setRange] = React.useState<Range | null>(null);
+  const [drag, setDrag] = React.useState<Range | null>(null);
   const rows = lanes(job, Math.max(now_s, job.updated_s ?? 0));
   if (rows.length === 0) {
     return null;
   }
-  const from_s = Math.min(...rows.flatMap(row => row.spans[0].from_s));
-  const to_s = Math.max(
-    from_s + 1,
+  const first_s = Math.min(...rows.flatMap(row => row.spans[0].from_s));
+  const last_s = Math.max(
+    first_s + 1,
     ...rows.flatMap(row => row.spans.map(span => span.to_s))
   );
+  const from_s = first_s + (range?.[0] ?? 0);
+  const to_s = range ? first_s + range[1] : last_s;
   const place = (time_s: number) => ((time_s - from_s) / (to_s - from_s)) * 100;
-  const roles: Record<ISpan['role'], string> = {
+  const roles: Record<ISpan['role'] | IStretch['role'], string> = {
     member: job.deployment ? trans.__('answers') : trans.__('trains'),
     spare: trans.__('spare'),
-    lost: trans.__('lost')
+    lost: trans.__('lost'),
+    recovers: trans.__('recovers'),
+    waits: trans.__('waits for the first step')
+  };
+  const taken = stretches(job, last_s, trans);
+  const known = new Set(taken.map(one => one.role));
+  const partOf = (event: React.PointerEvent) => {
+    const lane = event.currentTarget.querySelector('.jp-Hp-lane > div')!;
+    const { left, width } = lane.getBoundingClientRect();
+    return Math.max(0, Math.min(1, (event.clientX - left) / width));
+  };
+  const onUp = () => {
+    if (drag && Math.abs(drag[1] - drag[0]) >= LEAST_DRAG) {
+      const [a, b] = [...drag]
+        .sort((one, other) => one - other)
+        .map(part => from_s - first_s + part * (to_s - from_s));
+      setRange([a, Math.max(b, a + LEAST_S)]);
+    }
+    setDrag(null);
+  };
+  const show = (stretch: IStretch) => {
+    const took = Math.max(LEAST_S, stretch.to_s - stretch.from_s);
+    const around = (took * (1 / CHOSEN - 1)) / 2;
+    setRange([
+      Math.max(0, stretch.from_s - first_s - around),
+      stretch.to_s - first_s + around
+    ]);
   };
   return (
     <figure className="jp-Hp-lanes" aria-label={trans.__('Nodes over time')}>
       <figcaption className="jp-Hp-row">
         <span className="jp-Hp-label">{trans.__('Nodes over time')}</span>
+        <RangeChoice
+          view={{ ...WHOLE, range }}
+          onChange={view => setRange(view.range)}
+        />
         <span className="jp-Hp-right jp-Hp-legend">
-          {Object.entries(roles).map(([role, word]) => (
-            <span key={role} data-role={role}>
-              {word}
-            </span>
-          ))}
+          {Object.entries(roles)
+            .filter(
+              ([role]) =>
+                (role !== 'recovers' && role !== 'waits') || known.has(role)
+            )
+            .map(([role, word]) => (
+              <span key={role} data-role={role}>
+                {word}
+              </span>
+            ))}
         </span>
       </figcaption>
-      {rows.map(row => (
-        <Lane key={row.node} row={row} place={place} roles={roles} />
-      ))}
+      <Incidents
+        taken={taken}
+        place={place}
+        onChoose={show}
+        name={trans.__('Incidents')}
+      />
+      <div
+        className="jp-Hp-zoomed"
+        onPointerDown={event => {
+          if (event.button === 0) {
+            event.currentTarget.setPointerCapture(event.pointerId);
+            setDrag([partOf(event), partOf(event)]);
+          }
+        }}
+        onPointerMove={event => drag && setDrag([drag[0], partOf(event)])}
+        onPointerUp={onUp}
+        onPointerCancel={() => setDrag(null)}
+        onDoubleClick={() => setRange(null)}
+      >
+        {rows.map(row => (
+          <Lane
+            key={row.node}
+            row={row}
+            place={place}
+            roles={roles}
+            taken={taken}
+            drag={drag}
+          />
+        ))}
+      </div>
       <div className="jp-Hp-lane jp-Hp-lane-axis" aria-hidden>
         <span />
         <div>
@@ -62,32 +146,132 @@ export function Lanes({ job }: { job: IJobSummary }): JSX.Element | null {
   );
 }
 
+/** When the members did not train because of an incident, or before the first step, with a sentence of each. */
+export function stretches(
+  job: IJobView,
+  last_s: number,
+  trans: TranslationBundle
+): IStretch[] {
+  const found: IStretch[] = [];
+  const first = job.history[0];
+  const begun = job.generations[0]?.time_s;
+  if (!job.deployment && begun !== undefined && first?.[0] === 1) {
+    found.push({ role: 'waits', from_s: begun, to_s: first[2], text: '' });
+  }
+  for (const incident of job.incidents) {
+    if (incident.cause !== 'straggler') {
+      found.push({
+        role: 'recovers',
+        from_s: incident.started_s,
+        to_s: incident.resumed_s ?? job.ended_s ?? last_s,
+        text: sentence(job, incident, trans)
+      });
+    }
+  }
+  return found;
+}
+
+/** The fault, and what was decided because of it. */
+function sentence(
+  job: IJobView,
+  incident: IIncident,
+  trans: TranslationBundle
+): string {
+  const until_s = incident.resumed_s ?? Infinity;
+  const decided = job.decisions.find(
+    one => incident.started_s <= one.time_s && one.time_s <= until_s
+  );
+  const fault = said(incident.cause, trans);
+  const what = incident.node ? `${incident.node}: ${fault}` : fault;
+  return decided ? `${what}. ${said(decided.reason, trans)}` : what;
+}
+
+/** The incidents on the same axis: one that is chosen is seen more closely. */
+function Incidents(props: {
+  taken: readonly IStretch[];
+  place: (time_s: number) => number;
+  onChoose: (stretch: IStretch) => void;
+  name: string;
+}): JSX.Element | null {
+  const shown = props.taken.filter(one => one.role === 'recovers');
+  return shown.length === 0 ? null : (
+    <div className="jp-Hp-lane jp-Hp-lane-incidents">
+      <span>{props.name}</span>
+      <div>
+        {shown.map((one, at) => {
+          const left = props.place(one.from_s);
+          return (
+            0 <= left &&
+            left <= 100 && (
+              <button
+                key={at}
+                type="button"
+                title={one.text}
+                aria-label={one.text}
+                style={{ left: `${left}%` }}
+                onClick={() => props.onChoose(one)}
+              />
+            )
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
 function Lane(props: {
   row: ILane;
   place: (time_s: number) => number;
-  roles: Record<ISpan['role'], string>;
+  roles: Record<string, string>;
+  taken: readonly IStretch[];
+  drag: Range | null;
 }): JSX.Element {
-  const { row, place, roles } = props;
-  const said = row.spans
+  const { row, place, roles, drag } = props;
+  const told = row.spans
     .map(
       span => `${roles[span.role]} ${formatDuration(span.to_s - span.from_s)}`
     )
     .join(', ');
+  const members = row.spans.filter(span => span.role === 'member');
+  const taken = props.taken.flatMap(one =>
+    members
+      .map(span => ({
+        role: one.role,
+        from_s: Math.max(one.from_s, span.from_s),
+        to_s: Math.min(one.to_s, span.to_s)
+      }))
+      .filter(part => part.from_s < part.to_s)
+  );
   return (
     <div className="jp-Hp-lane">
       <span>{row.node}</span>
-      <div role="img" aria-label={`${row.node}: ${said}`}>
-        {row.spans.map((span, index) => (
-          <span
-            key={index}
-            data-role={span.role}
-            title={`${row.node} · ${roles[span.role]} · ${formatDuration(span.to_s - span.from_s)}`}
+      <div role="img" aria-label={`${row.node}: ${told}`}>
+        {[...row.spans, ...taken].map((span, index) => {
+          const left = Math.max(0, place(span.from_s));
+          const right = Math.min(100, place(span.to_s));
+          const out = place(span.to_s) < 0 || place(span.from_s) > 100;
+          return (
+            !out && (
+              <span
+                key={index}
+                data-role={span.role}
+                title={`${row.node} · ${roles[span.role]} · ${formatDuration(span.to_s - span.from_s)}`}
+                style={{
+                  left: `${left}%`,
+                  width: `${Math.max(0, right - left)}%`
+                }}
+              />
+            )
+          );
+        })}
+        {drag && (
+          <i
             style={{
-              left: `${place(span.from_s)}%`,
-              width: `${Math.max(0, place(span.to_s) - place(span.from_s))}%`
+              left: `${Math.min(...drag) * 100}%`,
+              width: `${Math.abs(drag[1] - drag[0]) * 100}%`
             }}
           />
-        ))}
+        )}
       </div>
     </div>
   );

@@ -4,7 +4,7 @@ import type { IOutputPiece } from '../api';
 import { ILine, outputLines, ranksOf } from '../derive';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
-import { OutputPager } from '../model/outputPager';
+import { IOutputPart, IOutputQuery, OutputPager } from '../model/outputPager';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 import { useScroll } from './outputScroll';
@@ -22,6 +22,12 @@ const ASK_MS = [3000, 30_000];
 const NEWER_S = 1;
 const LIVE_PIECES = '150';
 
+export interface IOutputTools {
+  job: IJobView;
+  query: IOutputQuery;
+  onPart: (part: IOutputPart | undefined) => void;
+}
+
 /**
  * The ranks' output: the newest as it comes, and older output page by page as the reader scrolls back or searches.
  * `folded` where the same text stands below already: it opens on request.
@@ -30,9 +36,12 @@ export function Output(props: {
   job: IJobView;
   tall?: boolean;
   folded?: boolean;
+  /** What else a view has for its readers; loaded with that view. */
+  Tools?: React.ComponentType<IOutputTools>;
 }): JSX.Element | null {
-  const { job } = props;
+  const { job, Tools } = props;
   const { trans } = useShared();
+  const [part, setPart] = React.useState<IOutputPart | undefined>();
   const [choice, setChoice] = React.useState<boolean | null>(null);
   const open = choice ?? !props.folded;
   const id = React.useId();
@@ -40,8 +49,9 @@ export function Output(props: {
   const [text, setText] = React.useState('');
   const [past, setPast] = React.useState(false);
   const box = React.useRef<HTMLDivElement>(null);
-  const back = past || text !== '';
-  const pager = usePager(job.id, back, rank, text);
+  const back = past || text !== '' || part !== undefined;
+  const query = { rank, text, part };
+  const pager = usePager(job.id, back, query);
   const beside = useBeside(job, open && !back);
   const window = back ? pager.window : null;
   const paged = window?.pieces;
@@ -57,7 +67,7 @@ export function Output(props: {
     found ?? (rank === null ? live : live.filter(line => line.rank === rank));
   const ranks = ranksOf(live);
   const end = () => {
-    if (past && !text && window?.after === '' && !pager.busy) {
+    if (past && !text && !part && window?.after === '' && !pager.busy) {
       setPast(false);
     } else {
       void pager.newer();
@@ -72,7 +82,7 @@ export function Output(props: {
   };
   const onScroll = useScroll(box, found !== undefined, begin, end);
 
-  if (live.length === 0 && !found && !text) {
+  if (live.length === 0 && !found && !text && !part) {
     return null;
   }
   return (
@@ -94,6 +104,7 @@ export function Output(props: {
         )}
         {open && (
           <span className="jp-Hp-output-tools">
+            {Tools && <Tools job={job} query={query} onPart={setPart} />}
             {ranks.length > 1 && (
               <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
             )}
@@ -142,9 +153,10 @@ export function Output(props: {
       {open && back && (
         <PagerState
           pager={pager}
-          searching={text !== ''}
+          searching={text !== '' || part !== undefined}
           onNewest={() => {
             setText('');
+            setPart(undefined);
             setPast(false);
           }}
         />
@@ -161,6 +173,7 @@ function PagerState(props: {
 }): JSX.Element {
   const { trans } = useShared();
   const { pager, searching } = props;
+  const { text } = pager.query;
   const { window, busy, problem } = pager;
   const reached_s = Number(window?.before.split(' ')[0]);
   let state = '';
@@ -171,7 +184,9 @@ function PagerState(props: {
   } else if (busy || !window) {
     state = trans.__('Reading…');
   } else if (searching && window.pieces.length === 0) {
-    state = trans.__('No line has this text.');
+    state = text
+      ? trans.__('No line has this text.')
+      : trans.__('There is no output in this part.');
   } else if (window.before === '') {
     state = searching
       ? trans.__('All output was searched.')
@@ -191,8 +206,7 @@ function PagerState(props: {
 function usePager(
   id: string,
   active: boolean,
-  rank: number | null,
-  text: string
+  query: IOutputQuery
 ): OutputPager {
   const { model } = useShared();
   const [, redraw] = React.useReducer((count: number) => count + 1, 0);
@@ -200,6 +214,7 @@ function usePager(
     () => new OutputPager(query => model.api.output(id, query), redraw),
     [model, id]
   );
+  const { rank, text, part } = query;
   React.useEffect(() => {
     if (!active) {
       return;
@@ -208,15 +223,15 @@ function usePager(
       () =>
         // Who comes from the newest has it already: a second page is what was asked for.
         void pager
-          .open({ rank, text })
-          .then(() => (text ? undefined : pager.older())),
+          .open({ rank, text, part })
+          .then(() => (text || part ? undefined : pager.older())),
       text ? TYPED_MS : 0
     );
     return () => {
       clearTimeout(timer);
       pager.close();
     };
-  }, [pager, active, rank, text]);
+  }, [pager, active, rank, text, part]);
   React.useEffect(() => () => pager.close(), [pager]);
   return pager;
 }

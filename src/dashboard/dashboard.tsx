@@ -16,6 +16,8 @@ import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
+import { OutputTools } from './outputTools';
+import { Share } from './share';
 import { Whole } from './whole';
 
 const PLOT_HEIGHT = 240;
@@ -40,7 +42,10 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       <Connection />
       <Part name={trans.__('The head of the job')}>
         <JobHeader job={job} />
-        <Phase job={job} />
+        <div className="jp-Hp-row">
+          <Phase job={job} />
+          <Share job={job} />
+        </div>
       </Part>
       <Part name={trans.__('The figures')}>
         {job.deployment ? (
@@ -81,7 +86,7 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       </div>
       <Part name={trans.__('The output')}>
         {(job.output.length > 0 || !job.deployment) && (
-          <Output job={job} tall />
+          <Output job={job} tall Tools={OutputTools} />
         )}
       </Part>
     </>

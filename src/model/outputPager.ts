@@ -14,6 +14,25 @@ const PAGE_PIECES = '150';
 export interface IOutputQuery {
   rank: number | null;
   text: string;
+  /** The part of the time; missing for all of it. */
+  part?: IOutputPart;
+}
+
+/** Steps of the newest session such as `100:200`, or times such as `10min` ago or `15:00`. */
+export interface IOutputPart {
+  steps?: string;
+  since?: string;
+  until?: string;
+}
+
+/** What the server is asked for. */
+export function asked(query: IOutputQuery): Record<string, string> {
+  const { rank, text, part } = query;
+  return {
+    ...part,
+    ...(rank !== null && { rank: String(rank) }),
+    ...(text && { text })
+  };
 }
 
 export interface IOutputWindow {
@@ -155,12 +174,10 @@ export class OutputPager {
     turn: number,
     part: Record<string, string>
   ): Promise<IOutputPage | null> {
-    const { rank, text } = this.query;
     try {
       const page = await this._fetch({
         ...part,
-        ...(rank !== null && { rank: String(rank) }),
-        ...(text && { text })
+        ...asked(this.query)
       });
       return turn === this._turn ? page : null;
     } catch (error) {

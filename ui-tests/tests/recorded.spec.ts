@@ -1,6 +1,7 @@
 /** The browser's side alone, on a recorded journal that is written while it is watched. Nothing trains here. */
 
 import { ChildProcess } from 'child_process';
+import { join } from 'path';
 
 import { Page } from '@playwright/test';
 
@@ -12,6 +13,7 @@ import {
   openPanel,
   picture,
   replay,
+  SHOTS,
   test
 } from './fixtures';
 
@@ -95,9 +97,36 @@ test.describe('a recorded job', () => {
 
     await card.getByRole('button', { name: /^Open the dashboard/ }).click();
     const dashboard = page.locator('.jp-Hp-dashboard');
-    await expect(dashboard.locator('.jp-Hp-lane')).toHaveCount(6);
+    // Five nodes, the incidents, the axis.
+    await expect(dashboard.locator('.jp-Hp-lane')).toHaveCount(7);
     await expect(dashboard).toContainText('101 MB');
     await picture(page, 'recorded-dashboard');
+
+    await dashboard.locator('.jp-Hp-lane-incidents button').last().click();
+    await expect(dashboard.locator('.jp-Hp-lane-axis')).toContainText('s');
+    await picture(page, 'recorded-dashboard-incident');
+    await dashboard.locator('.jp-Hp-lanes .jp-Hp-range button').click();
+    for (const [button, ending] of [
+      ['Picture', '.png'],
+      ['Report', '.html']
+    ]) {
+      const [file] = await Promise.all([
+        page.waitForEvent('download'),
+        dashboard.getByRole('button', { name: button, exact: true }).click()
+      ]);
+      expect(file.suggestedFilename()).toBe(`${recorded.id}${ending}`);
+      await file.saveAs(join(SHOTS, `recorded-job${ending}`));
+    }
+    const output = dashboard.locator('.jp-Hp-output');
+    await output.getByLabel('The part of the output').selectOption('steps');
+    await output.getByLabel('From').fill('100');
+    await output.getByLabel('to', { exact: true }).fill('200');
+    await page.keyboard.press('Enter');
+    await expect(output.locator('.jp-Hp-output-foot')).toContainText(
+      'All output was searched.'
+    );
+    await expect(output.locator('.jp-Hp-log')).not.toContainText('step 420');
+    await picture(page, 'recorded-dashboard-output');
 
     const went = dashboard.locator('.jp-Hp-waterfall');
     await expect(went).toContainText('In committed steps');

@@ -1,0 +1,80 @@
+import * as React from 'react';
+
+import { click, draw, find, host, shared } from '../../__tests__/page';
+import { IJobView, newJobView } from '../../model/views';
+import { Lanes } from '../lanes';
+
+/** Two members; one is lost after 10 of 20 seconds, for one second. */
+function job(): IJobView {
+  const formed = { spares: [], reason: '', nodes: ['node-1', 'node-2'] };
+  return {
+    ...newJobView('a-job'),
+    state: 'succeeded',
+    ended_s: 120,
+    updated_s: 120,
+    generations: [
+      { generation: 1, time_s: 100, ...formed },
+      { generation: 2, time_s: 111, ...formed, nodes: ['node-1'] }
+    ],
+    history: [
+      [1, 2, 102, 2],
+      [20, 1, 120, 1]
+    ],
+    decisions: [
+      { time_s: 110.2, policy: 'recovery', reason: 'it goes on with one' }
+    ],
+    incidents: [
+      {
+        incident: 1,
+        cause: 'process died',
+        node: 'node-2',
+        rank: 1,
+        rung: 1,
+        started_s: 110,
+        detection_s: 0.1,
+        resumed_s: 111,
+        recovery_s: 1,
+        stages: [
+          { stage: 'detected', time_s: 110.1, took_s: 0.1, text: '' },
+          { stage: 'fenced', time_s: 110.2, took_s: 0.1, text: '' }
+        ]
+      }
+    ]
+  };
+}
+
+const spans = (role: string) =>
+  [...host.querySelectorAll<HTMLElement>(`.jp-Hp-lane [data-role="${role}"]`)]
+    .filter(span => span.title)
+    .map(({ title, style }) => [
+      title.split(' ')[0],
+      ...[style.left, style.width].map(
+        part => `${+parseFloat(part).toFixed(3)}%`
+      )
+    ]);
+
+it('show when members waited for the first step and recovered', () => {
+  draw(<Lanes job={job()} />);
+  expect(spans('waits')).toEqual([
+    ['node-1', '0%', '10%'],
+    ['node-2', '0%', '10%']
+  ]);
+  expect(spans('recovers')).toEqual([['node-1', '50%', '5%']]);
+  expect(spans('lost')).toEqual([['node-2', '50%', '5%']]);
+});
+
+it('show an incident more closely, with the sentence of the decision, and all again', async () => {
+  draw(<Lanes job={job()} />);
+  const mark = find('.jp-Hp-lane-incidents button');
+  expect(mark.title).toBe('node-2: process died. it goes on with one');
+  await click('.jp-Hp-lane-incidents button');
+  expect(spans('recovers')).toEqual([['node-1', '37.5%', '25%']]);
+  expect(find('.jp-Hp-lane-axis').textContent).toContain('+4.0 s');
+  await click('.jp-Hp-range button');
+  expect(spans('recovers')).toEqual([['node-1', '50%', '5%']]);
+});
+
+it('have no row of incidents where nothing broke', () => {
+  draw(<Lanes job={{ ...job(), incidents: [] }} />, shared());
+  expect(host.querySelector('.jp-Hp-lane-incidents')).toBeNull();
+});

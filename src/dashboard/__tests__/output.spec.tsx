@@ -1,0 +1,105 @@
+import * as React from 'react';
+import { act } from 'react';
+
+import { draw, find, shared } from '../../__tests__/page';
+import type { IOutputPiece } from '../../api';
+import { newJobView } from '../../model/views';
+import { jobPicture } from '../picture';
+import { allOutput, OutputTools, partOf, textOf } from '../outputTools';
+
+function piece(rank: number, text: string): IOutputPiece {
+  return {
+    time_s: 1,
+    node: `node-${rank}`,
+    rank,
+    stream: 'stdout',
+    text,
+    notice: false,
+    place: `1.0 w ${rank}`
+  };
+}
+
+it('a part is asked for in the words of the server', () => {
+  expect(partOf('steps', '100', '200')).toEqual({ steps: '100:200' });
+  expect(partOf('steps', '', '5')).toEqual({ steps: ':5' });
+  expect(partOf('time', '10min', '')).toEqual({ since: '10min' });
+  expect(partOf('time', '', '')).toBeUndefined();
+});
+
+it('all pages are read, and lines have ranks where several have printed', async () => {
+  const pages = [
+    { pieces: [piece(0, 'a'), piece(1, 'b\n')], after: 'x', more: true },
+    { pieces: [piece(0, 'c\n')], after: 'y', more: false }
+  ].map(page => ({ ...page, before: '' }));
+  const queries: Record<string, string>[] = [];
+  const found = await allOutput(
+    async query => {
+      queries.push(query);
+      return pages[queries.length - 1];
+    },
+    () => undefined
+  );
+  expect(queries).toEqual([{ limit: '1000' }, { limit: '1000', after: 'x' }]);
+  expect(textOf(found)).toBe('[0] ac\n[1] b\n');
+  expect(textOf([piece(3, 'alone\n')])).toBe('alone\n');
+});
+
+it('a part is asked for once, when it is written', () => {
+  const parts: unknown[] = [];
+  const query = { rank: null, text: '', part: { steps: '7:' } };
+  draw(
+    <OutputTools
+      job={newJobView('a-job')}
+      query={query}
+      onPart={part => parts.push(part)}
+    />,
+    shared()
+  );
+  const select = find('select') as HTMLSelectElement;
+  act(() => {
+    Object.getOwnPropertyDescriptor(
+      HTMLSelectElement.prototype,
+      'value'
+    )!.set!.call(select, 'steps');
+    select.dispatchEvent(new Event('change', { bubbles: true }));
+  });
+  const input = find('input') as HTMLInputElement;
+  act(() => {
+    Object.getOwnPropertyDescriptor(
+      HTMLInputElement.prototype,
+      'value'
+    )!.set!.call(input, '7');
+    input.dispatchEvent(new Event('input', { bubbles: true }));
+  });
+  const enter = { key: 'Enter', bubbles: true };
+  act(() => void input.dispatchEvent(new KeyboardEvent('keydown', enter)));
+  expect(parts).toEqual([undefined]); // it is the one that is shown already
+});
+
+it('the picture of a job stands alone, whatever its name', () => {
+  const job = {
+    ...newJobView('a-job'),
+    name: '<script>&"\u0000',
+    history: [
+      [1, 2, 10, 1],
+      [2, null, 11, 1],
+      [3, 1, 12, 1]
+    ] as [number, number | null, number, number][],
+    updated_s: 12,
+    generations: [
+      {
+        generation: 1,
+        time_s: 9,
+        nodes: ['node-1'],
+        spares: ['node-2'],
+        reason: ''
+      }
+    ]
+  };
+  const text = jobPicture(job, 'Running', () => '');
+  const drawn = new DOMParser().parseFromString(text, 'image/svg+xml');
+  expect(drawn.querySelector('parsererror')).toBeNull();
+  expect(drawn.querySelector('script')).toBeNull();
+  expect(drawn.querySelectorAll('rect')).toHaveLength(3);
+  expect(drawn.documentElement.textContent).toContain('<script>&"');
+});

@@ -1,0 +1,144 @@
+import { downloadIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { ApiError, IOutputPage, IOutputPiece } from '../api';
+import { save } from '../compare/save';
+import { useShared } from '../components/context';
+import type { IOutputTools } from '../components/output';
+import { Button } from '../components/parts';
+import { outputLines, ranksOf } from '../derive';
+import { formatInteger } from '../format';
+import { asked, IOutputPart } from '../model/outputPager';
+import { said } from '../said/said';
+
+const PAGE_PIECES = '1000';
+const EXAMPLES = { steps: '100', time: '15:00, 10min' };
+
+/** The part of the output by step or time, and all that is looked for as a file. */
+export function OutputTools(props: IOutputTools): JSX.Element {
+  const { job, query, onPart } = props;
+  const { model, trans } = useShared();
+  const [kind, setKind] = React.useState<'' | 'steps' | 'time'>('');
+  const [from, setFrom] = React.useState('');
+  const [to, setTo] = React.useState('');
+  const [state, setState] = React.useState('');
+  const given = query.part !== undefined;
+  React.useEffect(() => {
+    if (!given) {
+      setKind('');
+      setFrom('');
+      setTo('');
+    }
+  }, [given]);
+  const take = () => {
+    const part = partOf(kind, from.trim(), to.trim());
+    // An equal one would be read again.
+    if (JSON.stringify(part) !== JSON.stringify(query.part)) {
+      onPart(part);
+    }
+  };
+  const download = async () => {
+    try {
+      const pieces = await allOutput(
+        after => model.api.output(job.id, { ...asked(query), ...after }),
+        count => setState(trans.__('%1 pieces…', formatInteger(count)))
+      );
+      save(new Blob([textOf(pieces)], { type: 'text/plain' }), `${job.id}.log`);
+      setState('');
+    } catch (error) {
+      const problem = error instanceof ApiError ? error.message : `${error}`;
+      setState(said(problem, trans));
+    }
+  };
+  const fields = [
+    { label: trans.__('From'), value: from, set: setFrom },
+    { label: trans.__('to'), value: to, set: setTo }
+  ];
+  return (
+    <>
+      <span className="jp-Hp-small" role="status">
+        {state}
+      </span>
+      <select
+        className="jp-Hp-select"
+        aria-label={trans.__('The part of the output')}
+        value={kind}
+        onChange={event => {
+          const chosen = event.target.value as '' | 'steps' | 'time';
+          setKind(chosen);
+          setFrom('');
+          setTo('');
+          onPart(undefined);
+        }}
+      >
+        <option value="">{trans.__('All of the time')}</option>
+        <option value="steps">{trans.__('Steps…')}</option>
+        <option value="time">{trans.__('Time…')}</option>
+      </select>
+      {kind &&
+        fields.map(({ label, value, set }) => (
+          <label key={label} className="jp-Hp-row">
+            {label}
+            <input
+              className="jp-Hp-search jp-Hp-edge"
+              placeholder={EXAMPLES[kind]}
+              value={value}
+              onChange={event => set(event.target.value)}
+              onBlur={take}
+              onKeyDown={event => event.key === 'Enter' && take()}
+            />
+          </label>
+        ))}
+      <Button
+        icon={downloadIcon}
+        title={trans.__('Save the output that is looked for as a file')}
+        onClick={download}
+      />
+    </>
+  );
+}
+
+/** What the server is asked for; undefined for everything. */
+export function partOf(
+  kind: '' | 'steps' | 'time',
+  from: string,
+  to: string
+): IOutputPart | undefined {
+  if (!kind || (!from && !to)) {
+    return undefined;
+  }
+  return kind === 'steps'
+    ? { steps: `${from}:${to}` }
+    : { ...(from && { since: from }), ...(to && { until: to }) };
+}
+
+/** All pages, from the first on. */
+export async function allOutput(
+  page: (query: Record<string, string>) => Promise<IOutputPage>,
+  tell: (pieces: number) => void
+): Promise<IOutputPiece[]> {
+  const found: IOutputPiece[] = [];
+  let after = '';
+  for (;;) {
+    const next = await page({ limit: PAGE_PIECES, ...(after && { after }) });
+    for (const piece of next.pieces) {
+      found.push(piece);
+    }
+    tell(found.length);
+    if (!next.more || !next.after) {
+      return found;
+    }
+    after = next.after;
+  }
+}
+
+/** The lines as text, with the rank of each where several have printed. */
+export function textOf(pieces: readonly IOutputPiece[]): string {
+  const lines = outputLines(pieces);
+  const several = ranksOf(lines).length > 1;
+  return lines
+    .map(({ rank, text }) =>
+      several ? `[${rank ?? '-'}] ${text}\n` : `${text}\n`
+    )
+    .join('');
+}
