@@ -92,7 +92,8 @@ def number(body: Mapping[str, Any], name: str, default: Any, low: float, high: f
     fits = isinstance(value, int) if kind is int else isinstance(value, (int, float))
     if isinstance(value, bool) or not fits or not low <= value <= high:
         what = "a whole number" if kind is int else "a number"
-        raise InvalidRequest(f"{name} is {str(value)[:40]}; expected {what} from {low} to {high}")
+        text = ", a text" if isinstance(value, str) else ""
+        raise InvalidRequest(f"{name} is {shown(value)}{text}; expected {what} from {low} to {high}")
     return value
 
 

@@ -123,6 +123,11 @@ def test_only_the_likeliest_are_drawn(options: dict[str, Any], drawn: set[int]) 
     assert {draw(scores, read(options), generator) for _ in range(200)} == drawn
 
 
+def test_a_number_that_came_as_text_is_named_as_text() -> None:
+    with pytest.raises(InvalidRequest, match='^top_k is "5", a text; expected a whole number from -1 to'):
+        read({"top_k": "5"})
+
+
 @pytest.mark.parametrize(("value", "name"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
 def test_numbers_that_json_does_not_have_are_named_with_their_place(value: float, name: str) -> None:
     with pytest.raises(ValueError) as refused:

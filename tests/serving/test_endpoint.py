@@ -132,7 +132,7 @@ def test_it_listens_on_loopback_only(chat: Deployment) -> None:
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": [999]}, "token 999 is not in the vocabulary"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
-        ({"prompt": "x", "temperature": "hot"}, "temperature is hot; expected a number"),
+        ({"prompt": "x", "temperature": "hot"}, 'temperature is "hot", a text; expected a number'),
         ({"prompt": "x" * 4096, "max_tokens": 1}, "more than the 4096 positions"),
         ({"prompt": "x", "n": 2}, "n is 2; this endpoint only knows 1"),
         ({"prompt": "x", "tools": [{}]}, "tools is [{}]; this endpoint only knows []"),
