@@ -1,5 +1,7 @@
 /** Numbers, durations and bytes as people write them; durations and bytes are the twins of `core/units.py`. */
 
+import type { TranslationBundle } from '@jupyterlab/translation';
+
 /** `12 ms`, `1.5 s`, `3 min 20 s`, `2 h 5 min`. */
 export function formatDuration(seconds: number): string {
   if (seconds < 0.9995) {
@@ -105,4 +107,19 @@ export function labelOf(
   word: string
 ): string {
   return Object.hasOwn(labels, word) ? labels[word] : word;
+}
+
+/** `make`, called once per translation: thousands of rows and tiles ask for the same words. */
+export function oncePer<T>(
+  make: (trans: TranslationBundle) => T
+): (trans: TranslationBundle) => T {
+  const made = new WeakMap<TranslationBundle, T>();
+  return trans => {
+    let found = made.get(trans);
+    if (found === undefined) {
+      found = make(trans);
+      made.set(trans, found);
+    }
+    return found;
+  };
 }

@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { labelOf } from './format';
+import { labelOf, oncePer } from './format';
 import { TERMINAL_STATES } from './model/events';
 import type { IClusterView, IJobSummary, INodeView } from './model/views';
 
@@ -75,21 +75,22 @@ export function roleOf(node: INodeView, part: NodeRole | undefined): NodeRole {
 
 /** The word for a role; unknown roles of a newer server are shown unchanged. */
 export function roleLabel(role: string, trans: TranslationBundle): string {
-  const labels: Record<NodeRole, string> = {
-    training: trans.__('training'),
-    answering: trans.__('answering'),
-    standby: trans.__('standby'),
-    joining: trans.__('joining'),
-    free: trans.__('free'),
-    starting: trans.__('starting'),
-    restarting: trans.__('restarting'),
-    drained: trans.__('drained'),
-    partitioned: trans.__('cut off'),
-    lost: trans.__('lost'),
-    stopped: trans.__('stopped')
-  };
-  return labelOf(labels, role);
+  return labelOf(roleLabels(trans), role);
 }
+
+const roleLabels = oncePer((trans): Record<NodeRole, string> => ({
+  training: trans.__('training'),
+  answering: trans.__('answering'),
+  standby: trans.__('standby'),
+  joining: trans.__('joining'),
+  free: trans.__('free'),
+  starting: trans.__('starting'),
+  restarting: trans.__('restarting'),
+  drained: trans.__('drained'),
+  partitioned: trans.__('cut off'),
+  lost: trans.__('lost'),
+  stopped: trans.__('stopped')
+}));
 
 /** The sensible remedies for a node in its present state, the most needed first. */
 export function actionsAt(

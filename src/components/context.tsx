@@ -1,6 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Token } from '@lumino/coreutils';
-import type { ISignal } from '@lumino/signaling';
+import { ISignal, Signal } from '@lumino/signaling';
 import * as React from 'react';
 
 import type { Actions } from '../actions';
@@ -29,10 +29,60 @@ export function useShared(): IShared {
   return shared;
 }
 
+/** Whether a root can be seen: what changes in a tab behind another one is drawn when that tab is shown. */
+export class Sight {
+  get on(): boolean {
+    return this._on;
+  }
+
+  set on(on: boolean) {
+    if (on !== this._on) {
+      this._on = on;
+      this._changed.emit();
+    }
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private _on = true;
+}
+
+/** Null for roots that are drawn while hidden, too, so that they open at once. */
+export const InSight = React.createContext<Sight | null>(null);
+
+/** Draws a view again: now, or once when it can be seen again. */
+function useRedraw(): () => void {
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
+  const sight = React.useContext(InSight);
+  const owed = React.useRef(false);
+  React.useEffect(() => {
+    const onSight = () => {
+      if (sight?.on && owed.current) {
+        owed.current = false;
+        redraw();
+      }
+    };
+    sight?.changed.connect(onSight);
+    return () => {
+      sight?.changed.disconnect(onSight);
+    };
+  }, [sight]);
+  return React.useCallback(() => {
+    if (sight === null || sight.on) {
+      redraw();
+    } else {
+      owed.current = true;
+    }
+  }, [sight]);
+}
+
 /** Draw again whenever one of `topics` changes. */
 export function useTopics(...topics: string[]): void {
   const { model } = useShared();
-  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
+  const redraw = useRedraw();
   const wanted = topics.join(' ');
   React.useEffect(() => {
     const names = wanted.split(' ');
@@ -45,7 +95,7 @@ export function useTopics(...topics: string[]): void {
     return () => {
       model.changed.disconnect(onChange);
     };
-  }, [model, wanted]);
+  }, [model, wanted, redraw]);
 }
 
 /** Draw again whenever a source of data has changed. */

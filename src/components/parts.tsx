@@ -2,29 +2,30 @@ import { LabIcon } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { formatInteger, labelOf } from '../format';
+import { formatInteger, labelOf, oncePer } from '../format';
 import type { JobState } from '../model/facts';
 import type { IJobSummary, TrendPoint } from '../model/views';
 
 /** The word for a state; states of a newer server are shown as they are. */
 export function stateLabel(state: string, trans: TranslationBundle): string {
-  const labels: Record<string, string> = {
-    pending: trans.__('Pending'),
-    starting: trans.__('Starting'),
-    running: trans.__('Running'),
-    recovering: trans.__('Recovering'),
-    succeeded: trans.__('Succeeded'),
-    failed: trans.__('Failed'),
-    stopping: trans.__('Stopping'),
-    stopped: trans.__('Stopped'),
-    idle: trans.__('Idle'),
-    busy: trans.__('Busy'),
-    drained: trans.__('Drained'),
-    partitioned: trans.__('Cut off'),
-    lost: trans.__('Lost')
-  };
-  return labelOf(labels, state);
+  return labelOf(stateLabels(trans), state);
 }
+
+const stateLabels = oncePer((trans): Record<string, string> => ({
+  pending: trans.__('Pending'),
+  starting: trans.__('Starting'),
+  running: trans.__('Running'),
+  recovering: trans.__('Recovering'),
+  succeeded: trans.__('Succeeded'),
+  failed: trans.__('Failed'),
+  stopping: trans.__('Stopping'),
+  stopped: trans.__('Stopped'),
+  idle: trans.__('Idle'),
+  busy: trans.__('Busy'),
+  drained: trans.__('Drained'),
+  partitioned: trans.__('Cut off'),
+  lost: trans.__('Lost')
+}));
 
 /** The word for the state of a mount. */
 export function mountLabel(state: string, trans: TranslationBundle): string {

@@ -3,10 +3,10 @@ import * as React from 'react';
 
 import type { IShared } from '../components/context';
 import { hyperpodIcon } from '../icons';
-import { Root } from '../root';
+import { Root, TabRoot } from '../root';
 import { Dashboard } from './dashboard';
 
-class DashboardRoot extends Root {
+class DashboardRoot extends TabRoot {
   constructor(
     shared: IShared,
     private readonly _id: string

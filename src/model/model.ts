@@ -10,7 +10,7 @@ import { TERMINAL_STATES } from './events';
 import { foldCluster, foldJob } from './fold';
 import type { Cursor, IClusterView, IJobSummary, IJobView } from './views';
 
-/** The least time between two notifications, so that a burst of events is one redraw. */
+/** The least time between two notifications of a topic, so that a burst of events is one redraw. */
 const QUIET_MS = 50;
 /** Retry delay until the first request succeeds; afterwards the stream has its own back-off. */
 const RETRY_MS = 5000;
@@ -332,22 +332,50 @@ export class HyperpodModel implements IDisposable {
     if (this._isDisposed) {
       return;
     }
-    if (this._dirty.size === 0) {
-      const pause_ms = this._told_ms + QUIET_MS - performance.now();
-      this._timer = window.setTimeout(
-        () => {
-          this._told_ms = performance.now();
-          const changed = this._dirty;
-          this._dirty = new Set();
-          this._changed.emit(changed);
-          if (changed.has('cluster')) {
-            this._clusterChanged.emit();
-          }
-        },
-        Math.max(0, pause_ms)
-      );
+    if (!this._dirty.has(topic)) {
+      this._dirty.add(topic);
+      this._plan();
     }
-    this._dirty.add(topic);
+  }
+
+  /** Emit when the first topic is due that has changed: one topic's news does not make another one's wait. */
+  private _plan(): void {
+    const due_ms = Math.min(...[...this._dirty].map(topic => this._due(topic)));
+    if (due_ms < this._planned_ms) {
+      window.clearTimeout(this._timer);
+      this._planned_ms = due_ms;
+      const pause_ms = Math.max(0, due_ms - performance.now());
+      this._timer = window.setTimeout(() => this._emit(), pause_ms);
+    }
+  }
+
+  private _due(topic: string): number {
+    return (this._told_ms.get(topic) ?? -QUIET_MS) + QUIET_MS;
+  }
+
+  private _emit(): void {
+    const now_ms = performance.now();
+    const limit_ms = Math.max(now_ms, this._planned_ms); // a timer may be a little early
+    this._planned_ms = Infinity;
+    const changed = new Set(
+      [...this._dirty].filter(topic => this._due(topic) <= limit_ms)
+    );
+    for (const [topic, told_ms] of this._told_ms) {
+      if (told_ms + QUIET_MS <= now_ms) {
+        this._told_ms.delete(topic);
+      }
+    }
+    for (const topic of changed) {
+      this._dirty.delete(topic);
+      this._told_ms.set(topic, now_ms);
+    }
+    if (this._dirty.size > 0) {
+      this._plan();
+    }
+    this._changed.emit(changed);
+    if (changed.has('cluster')) {
+      this._clusterChanged.emit();
+    }
   }
 
   private readonly _stream: Stream;
@@ -366,9 +394,12 @@ export class HyperpodModel implements IDisposable {
   private _cluster: IClusterView | null = null;
   private _settings: IServerSettings | null = null;
   private _connection: Connection = 'connecting';
-  private _dirty = new Set<string>();
+  private readonly _dirty = new Set<string>();
   private _timer = 0;
-  private _told_ms = -QUIET_MS;
+  /** When the next topic is due. */
+  private _planned_ms = Infinity;
+  /** When a topic was last told. */
+  private readonly _told_ms = new Map<string, number>();
   private _retry = 0;
   private _started = false;
   private _isDisposed = false;

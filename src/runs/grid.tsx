@@ -43,6 +43,7 @@ export function Grid(props: IProps): JSX.Element {
   const { first, last } = useWindow(box, rows.length);
   const [active, setActive] = React.useState(0);
   const focus = React.useRef(false);
+  const elements = React.useRef(new Elements());
   const here = Math.min(active, rows.length - 1);
   const inside = React.useRef(false);
 
@@ -108,6 +109,11 @@ export function Grid(props: IProps): JSX.Element {
         : `${column.width}px`
     )
   ].join(' ');
+  const seen = rows.slice(first, last);
+  const keys = elements.current.keys(
+    seen.map(({ run }) => run.id),
+    rows[here]?.run.id
+  );
   const all = rows.length > 0 && rows.every(({ run }) => ticked.has(run.id));
   return (
     <div
@@ -149,11 +155,11 @@ export function Grid(props: IProps): JSX.Element {
         className="jp-Hp-gridbody"
         style={{ height: rows.length * ROW }}
       >
-        {rows.slice(first, last).map(({ run }, offset) => {
+        {seen.map(({ run }, offset) => {
           const index = first + offset;
           return (
             <Row
-              key={run.id}
+              key={keys[offset]}
               {...props}
               run={run}
               index={index}
@@ -166,6 +172,36 @@ export function Grid(props: IProps): JSX.Element {
       </div>
     </div>
   );
+}
+
+/**
+ * Which element draws which run: a run that stays keeps its element, and with it the focus and what is being typed; the
+ * elements of those that went are used for those that come. To make them anew takes longer than to sort.
+ */
+export class Elements {
+  /** The elements of the runs `ids`; that of `held`, which has the focus, is used for no other run. */
+  keys(ids: readonly string[], held: string | undefined): readonly number[] {
+    const wanted = new Set(ids);
+    const free: number[] = [];
+    for (const [id, key] of this._keys) {
+      if (!wanted.has(id)) {
+        this._keys.delete(id);
+        if (id !== held) {
+          free.push(key);
+        }
+      }
+    }
+    free.reverse();
+    for (const id of ids) {
+      if (!this._keys.has(id)) {
+        this._keys.set(id, free.pop() ?? this._next++);
+      }
+    }
+    return ids.map(id => this._keys.get(id)!);
+  }
+
+  private readonly _keys = new Map<string, number>();
+  private _next = 0;
 }
 
 /** The rows that are on the screen, and some beyond. */
@@ -321,6 +357,7 @@ function Content(
     case 'tags':
       return (
         <EditableCell
+          key={run.id}
           value={run.tags.join(' ')}
           label={trans.__('Tags of %1', run.id)}
           hint={trans.__('Tags, with spaces between them')}
@@ -337,6 +374,7 @@ function Content(
     case 'note':
       return (
         <EditableCell
+          key={run.id}
           value={run.note}
           label={trans.__('Note of %1', run.id)}
           hint={trans.__('Note')}

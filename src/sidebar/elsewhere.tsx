@@ -21,9 +21,10 @@ export function Elsewhere(props: {
 }): JSX.Element | null {
   const { cluster, text = '' } = props;
   const { trans } = useShared();
-  const local = new Set(cluster.nodes.map(node => node.node));
+  const known = Object.keys(cluster.health);
+  const local = new Set(known.length ? cluster.nodes.map(one => one.node) : []);
   const calm = (name: string) => cluster.health[name].action === 'watch';
-  const names = Object.keys(cluster.health)
+  const names = known
     .filter(name => !local.has(name) && hasWords(text, name, cluster))
     .sort((a, b) => Number(calm(a)) - Number(calm(b)) || byName(a, b));
   if (names.length === 0) {

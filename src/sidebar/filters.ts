@@ -14,6 +14,25 @@ export interface INodeFilter {
 
 export const ALL: INodeFilter = { text: '', roles: new Set() };
 
+/** Nodes by their names. They are sorted where names have come or gone only: nodes change their states far more often. */
+export class NameOrder {
+  of(nodes: readonly INodeView[]): INodeView[] {
+    const same =
+      nodes.length === this._names.length &&
+      nodes.every((node, at) => node.node === this._names[at]);
+    if (!same) {
+      this._names = nodes.map(node => node.node);
+      this._order = nodes
+        .map((_, at) => at)
+        .sort((a, b) => byName(this._names[a], this._names[b]));
+    }
+    return this._order.map(at => nodes[at]);
+  }
+
+  private _names: string[] = [];
+  private _order: number[] = [];
+}
+
 export type RoleAt = (node: INodeView) => NodeRole;
 
 /** The type of a node's machine; empty where no agent has told it. */
@@ -155,6 +174,9 @@ export function quotas(
   cluster: IClusterView,
   jobs: readonly IJobSummary[]
 ): IQuota[] {
+  if (Object.keys(cluster.queues).length === 0) {
+    return [];
+  }
   const queueOf = new Map(jobs.map(job => [job.id, job.queue]));
   const held = new Map<string, number>();
   let unused = 0; // free, or out of service: nobody has borrowed them

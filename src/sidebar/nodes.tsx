@@ -11,9 +11,13 @@ export const NAMED = 24;
 const SMALL = 600;
 /** Tiles per block; a block without news is not drawn again. */
 const BLOCK = 100;
-/** Blocks that are drawn at once; the others follow, `MORE` per frame, so that the panel opens without a wait. */
+/** Blocks that are drawn at once; the others follow, as many per frame as it has time for: the panel opens at once. */
 const FIRST = 6;
 const MORE = 2;
+const MOST = 32;
+/** Where drawing a part took less or more than this, in milliseconds, the next one is larger or smaller. */
+const SHORT_MS = 8;
+const LONG_MS = 16;
 
 /** Nodes below a heading; the only group of all nodes has none. */
 export interface IHeadedGroup extends INodeGroup {
@@ -93,11 +97,21 @@ export function NodeGrid(
 /** How many of `count` blocks are drawn by now. */
 function useGrowing(count: number): number {
   const [drawn, setDrawn] = React.useState(FIRST);
+  const more = React.useRef(MORE);
+  const began = performance.now();
+  React.useLayoutEffect(() => {
+    const took = performance.now() - began;
+    if (took < SHORT_MS) {
+      more.current = Math.min(MOST, 2 * more.current);
+    } else if (took > LONG_MS) {
+      more.current = Math.max(1, more.current >> 1);
+    }
+  }, [drawn]); // eslint-disable-line react-hooks/exhaustive-deps
   React.useEffect(() => {
     if (drawn >= count) {
       return;
     }
-    const frame = requestAnimationFrame(() => setDrawn(drawn + MORE));
+    const frame = requestAnimationFrame(() => setDrawn(drawn + more.current));
     return () => cancelAnimationFrame(frame);
   }, [drawn, count]);
   return Math.min(drawn, count);

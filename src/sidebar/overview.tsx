@@ -1,7 +1,6 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
-import { byName } from '../derive';
 import type { IClusterView, INodeView } from '../model/views';
 import { NodeRole, partsOf, roleLabel, roleOf, ROLES } from '../nodes';
 import { Elsewhere } from './elsewhere';
@@ -11,6 +10,7 @@ import {
   grouped,
   Grouping,
   INodeFilter,
+  NameOrder,
   RoleAt,
   typeOf,
   useOf
@@ -28,7 +28,8 @@ export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   const [filter, setFilter] = React.useState(ALL);
   const [grouping, setGrouping] = React.useState<Grouping>('none');
   const onSelect = React.useCallback((name: string) => setSelected(name), []);
-  const nodes = [...cluster.nodes].sort((a, b) => byName(a.node, b.node));
+  const order = React.useRef(new NameOrder());
+  const nodes = order.current.of(cluster.nodes);
   const chosen = nodes.find(node => node.node === selected);
   const many = nodes.length > NAMED;
   const nameOf = (id: string) => names.get(id) ?? model.summary(id)?.name ?? '';

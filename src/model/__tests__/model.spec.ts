@@ -55,6 +55,36 @@ describe('HyperpodModel', () => {
     jest.useRealTimers();
   });
 
+  it('tells at once of a topic that was quiet, and of a busy one after a pause', async () => {
+    await connected();
+    jest.advanceTimersByTime(1000);
+    const told: string[][] = [];
+    model.changed.connect((_, changed) => told.push([...changed]));
+    const view = newJobView(ID);
+    model.watch(ID);
+    const snapshot = () =>
+      socket().say({ type: 'snapshot', topic: ID, cursor: {}, view });
+    snapshot();
+    jest.advanceTimersByTime(1);
+    expect(told).toEqual([[ID]]);
+    snapshot();
+    socket().say({
+      type: 'snapshot',
+      topic: 'cluster',
+      cursor: {},
+      view: newClusterView()
+    });
+    jest.advanceTimersByTime(1);
+    expect(told).toEqual([[ID], ['cluster']]);
+    snapshot();
+    jest.advanceTimersByTime(40);
+    expect(told).toHaveLength(2);
+    jest.advanceTimersByTime(20);
+    expect(told).toEqual([[ID], ['cluster'], [ID]]);
+    jest.advanceTimersByTime(1000);
+    expect(told).toHaveLength(3);
+  });
+
   it('follows the cluster and the list of jobs from the start', async () => {
     await connected();
     expect(model.connection).toBe('online');
