@@ -69,6 +69,7 @@ THIRD_PARTY = {
         "jupyter_server",
         "jupyter_events",
         "jupyter_core",
+        "jupyter_scheduler",  # notebook_jobs, which only its own server imports
         "jsonschema",
         "nbformat",
         "tornado",
