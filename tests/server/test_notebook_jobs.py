@@ -144,7 +144,7 @@ def test_notebook_jobs_run_on_the_cluster(server: Server, cluster: Store, eventu
 
     # each is one job on the cluster, also where the server and all that it has started are killed meanwhile
     eventually(lambda: len(cluster.job_ids()) == 3, 60)
-    ids = {jobs.job_view(cluster, job)["name"]: job for job in cluster.job_ids()}
+    ids = {job.rpartition("-")[0]: job for job in cluster.job_ids()}
     jobs.wait(cluster, ids["long"], {"running"})
     followers = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True)  # type: ignore[union-attr]
     server.end(signal.SIGKILL)
