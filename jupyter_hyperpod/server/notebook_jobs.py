@@ -23,7 +23,7 @@ import nbformat
 from jupyter_scheduler.environments import CondaEnvironmentManager
 from jupyter_scheduler.exceptions import SchedulerError
 from jupyter_scheduler.executors import DefaultExecutionManager, ExecutionManager
-from jupyter_scheduler.models import CreateJob, DescribeJob, RuntimeEnvironment, Status
+from jupyter_scheduler.models import CreateJob, CreateJobDefinition, DescribeJob, RuntimeEnvironment, Status
 from jupyter_scheduler.orm import Job
 from jupyter_scheduler.parameterize import add_parameters
 from jupyter_scheduler.scheduler import Scheduler
@@ -35,7 +35,7 @@ from ..control.executed import executed_notebook, stored_notebook
 from ..control.option_parser import Parser
 from ..control.sources.source import read_file
 from ..control.submit_options import add_submit_options, job_name, spec_fields
-from ..core.errors import Conflict, HyperpodError, SpecError
+from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.views import View
 from ..storage.folded import FoldedJournal
@@ -46,7 +46,8 @@ ENVIRONMENT = "hyperpod"
 SIZES = ("1 node", "2 nodes", "4 nodes", "8 nodes", "1:2 nodes", "1:4 nodes", "1:8 nodes")
 LOOK_AGAIN_S = 5.0  # a wish to stop that did not reach the job, and a deleted notebook job, are noticed so soon
 MESSAGE_LENGTH = 1024  # of the column in jupyter-scheduler's database
-OPTIONS, STORE = "options", "store"  # of `runtime_environment_parameters`
+OPTIONS = "options"  # of `runtime_environment_parameters`, where the server adds the following two
+STORE, NAME = "store", "job_name"
 
 
 class HyperpodEnvironments(CondaEnvironmentManager):
@@ -73,19 +74,25 @@ def submitted(store: Store, model: DescribeJob) -> JobStore | None:
     return store.job_made(_name(model), _once(model))
 
 
-def _name(model: DescribeJob | CreateJob) -> str:
-    return job_name(f"{model.name}.ipynb")
+def _name(model: DescribeJob) -> str:
+    """The job's name, which is settled when the notebook job is created: a notebook job can be renamed."""
+    return str((model.runtime_environment_parameters or {}).get(NAME) or job_name(f"{model.name}.ipynb"))
 
 
 def _once(model: DescribeJob) -> str:
     return f"jupyter-scheduler {model.job_id}"
 
 
+def _mark(store: Store, notebook_job: str) -> Path:
+    """The file that its follower locks; it has content once the notebook job is, or is about to be, submitted."""
+    return store.root / "notebook-jobs" / f"{notebook_job}.lock"
+
+
 def _store(model: DescribeJob) -> Store:
     return Store(str((model.runtime_environment_parameters or {}).get(STORE) or "") or None)
 
 
-def chosen_fields(model: DescribeJob | CreateJob) -> dict[str, Any]:
+def chosen_fields(model: DescribeJob | CreateJob | CreateJobDefinition) -> dict[str, Any]:
     """The fields of the job's specification that the notebook job chooses. Raises SpecError."""
     words = shlex.split(str((model.runtime_environment_parameters or {}).get(OPTIONS) or ""))
     size = (model.compute_type or "").partition(" ")[0]
@@ -96,7 +103,7 @@ def chosen_fields(model: DescribeJob | CreateJob) -> dict[str, Any]:
     options = parser.parse_args(words)
     if options.dry_run:
         raise SpecError("--dry-run is no option of a notebook job, which runs; leave it out")
-    return spec_fields(options, _name(model))
+    return spec_fields(options, job_name(f"{model.name}.ipynb"))
 
 
 class JobStopped(Exception):
@@ -118,8 +125,12 @@ class HyperpodExecutionManager(DefaultExecutionManager):
         """Note that it runs; where it is followed again, the time of its start stays."""
         if not self._ours:
             super().before_start()
-        elif self._status() != Status.STOPPING:
-            self._note(status=Status.IN_PROGRESS, start_time=self.model.start_time or get_utc_timestamp())
+            return
+        began = {"status": Status.IN_PROGRESS, "start_time": self.model.start_time or get_utc_timestamp()}
+        with self.db_session() as session:  # in one statement: what another process notes meanwhile stays
+            waits = (Job.job_id == self.job_id, Job.end_time.is_(None), Job.status != Status.STOPPING)
+            session.query(Job).filter(*waits).update(began)
+            session.commit()
 
     def execute(self) -> None:
         """Run the notebook on the cluster, or as jupyter-scheduler does."""
@@ -128,13 +139,13 @@ class HyperpodExecutionManager(DefaultExecutionManager):
             return
         store = _store(self.model)
         store.prepare()
-        path = private_directory(store.root / "notebook-jobs") / f"{self.job_id}.lock"
-        lock = open_lock(path)
+        mark = _mark(store, self.job_id)
+        private_directory(mark.parent)
+        lock = open_lock(mark)
         try:
-            if not take_lock(lock):
+            if not take_lock(lock) or self._has_ended():
                 raise FollowedElsewhere
-            self._follow(store, self._submit(store))
-            path.unlink(missing_ok=True)
+            self._follow(store, self._submit(store, lock))
         finally:
             os.close(lock)
 
@@ -142,17 +153,41 @@ class HyperpodExecutionManager(DefaultExecutionManager):
         """Tell jupyter-scheduler how it ended."""
         if not self._ours:
             super().on_failure(e)
-        elif isinstance(e, JobStopped):
-            self._note(status=Status.STOPPED, status_message=str(e), end_time=get_utc_timestamp())
         elif not isinstance(e, FollowedElsewhere):
-            self._note(status=Status.FAILED, status_message=str(e), end_time=get_utc_timestamp())
+            status = Status.STOPPED if isinstance(e, JobStopped) else Status.FAILED
+            self._note(status=status, status_message=f"{e}{self._left()}", end_time=get_utc_timestamp())
+            self._forget()
 
-    def _submit(self, store: Store) -> str:
+    def on_complete(self) -> None:
+        """Tell jupyter-scheduler that it has succeeded."""
+        super().on_complete()
+        if self._ours:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Remove the mark, only after the end was noted: without either, the notebook would be submitted again."""
+        with suppress(HyperpodError, OSError):
+            _mark(_store(self.model), self.job_id).unlink(missing_ok=True)
+
+    def _left(self) -> str:
+        """What to know where this process gives up before the job has ended."""
+        with suppress(HyperpodError, OSError):
+            job = submitted(_store(self.model), self.model)
+            if job and jobs.job_view(_store(self.model), job.id)["state"] not in TERMINAL_STATES:
+                return f"; {job.id} has not ended and is not followed any more: see, or stop, it in the list of jobs"
+        return ""
+
+    def _submit(self, store: Store, mark: int) -> str:
         """Submit the notebook where that has not been done; return the job's id."""
         if job := submitted(store, self.model):
             return job.id
         if self._status() in (None, Status.STOPPING):
             raise JobStopped("stopped before it was submitted")
+        if os.fstat(mark).st_size:
+            raise SchedulerError(
+                "the job on the cluster is not there: it was deleted, or the server ended at the moment of the "
+                "submission. It was not submitted a second time; create the notebook job again to run it"
+            )
         given = Path(self.staging_paths["input"])
         notebook = nbformat.read(given, as_version=4)
         if self.model.parameters:
@@ -169,7 +204,15 @@ class HyperpodExecutionManager(DefaultExecutionManager):
             "origin": origin,
             "working_directory": str(given.parent),
         }
-        return jobs.submit(store, source, fields, once=_once(self.model))
+        fields["name"] = _name(self.model)
+        os.write(mark, b"submitted\n")  # before: at most once, also where this process ends between the two
+        os.fsync(mark)
+        try:
+            return jobs.submit(store, source, fields, once=_once(self.model))
+        except ClusterError:
+            if job := submitted(store, self.model):
+                return job.id  # it waits for the next start of the cluster
+            raise
 
     def _follow(self, store: Store, job_id: str) -> None:
         """Follow the job to its end, and give back what it has printed. Raises JobStopped, HyperpodError."""
@@ -177,6 +220,7 @@ class HyperpodExecutionManager(DefaultExecutionManager):
         view = journal.catch_up()
         while True:
             journal.poll()
+            store.job(job_id)  # raises NotFound where somebody has deleted it
             if (state := view["state"]) in TERMINAL_STATES:
                 break
             if not asked and self._status() in (None, Status.STOPPING):
@@ -210,6 +254,10 @@ class HyperpodExecutionManager(DefaultExecutionManager):
         with self.db_session() as session:
             found = session.query(Job.status).filter(Job.job_id == self.job_id).scalar()
         return None if found is None else Status(found)
+
+    def _has_ended(self) -> bool:
+        with self.db_session() as session:
+            return session.query(Job.end_time).filter(Job.job_id == self.job_id).scalar() is not None
 
     def _note(self, **columns: Any) -> None:
         if "status_message" in columns:
@@ -250,18 +298,28 @@ class HyperpodScheduler(Scheduler):
         """Create a notebook job. Raises SchedulerError at once for options that no job can have."""
         if model.runtime_environment_name != ENVIRONMENT:
             return str(super().create_job(model))
-        given = dict(model.runtime_environment_parameters or {})
         configured = str(dict(self.config.get("HyperpodExtension", {})).get("store") or "")
-        try:
-            model.runtime_environment_parameters = {OPTIONS: self.options} | given
-            chosen_fields(model)
-            model.runtime_environment_parameters[STORE] = str(Store(configured or None).root)
-        except (HyperpodError, ValueError) as error:
-            raise SchedulerError(f"The options of this notebook job are not right: {error}") from error
+        given = {OPTIONS: self.options} | dict(model.runtime_environment_parameters or {})
+        model.runtime_environment_parameters = given
+        settled = {NAME: self._checked(model)["name"], STORE: str(Store(configured or None).root)}
+        model.runtime_environment_parameters = given | settled
         job_id = str(super().create_job(model))
         with self.db_session() as session:
             self._followers.add(int(session.query(Job.pid).filter(Job.job_id == job_id).scalar()))
         return job_id
+
+    def create_job_definition(self, model: CreateJobDefinition) -> str:
+        """Create what notebook jobs are made of. Raises SchedulerError at once for options that no job can have."""
+        if model.runtime_environment_name == ENVIRONMENT:
+            self._checked(model)
+        return str(super().create_job_definition(model))
+
+    @staticmethod
+    def _checked(model: CreateJob | CreateJobDefinition) -> dict[str, Any]:
+        try:
+            return chosen_fields(model)
+        except (HyperpodError, ValueError) as error:
+            raise SchedulerError(f"The options of this notebook job are not right: {error}") from error
 
     def stop_job(self, job_id: str) -> None:
         """Ask the job on the cluster to stop; its follower notes that it has."""
@@ -280,17 +338,33 @@ class HyperpodScheduler(Scheduler):
 
     def delete_job(self, job_id: str) -> None:
         """Delete the notebook job; its job on the cluster is stopped and stays in the list of jobs."""
-        if self.get_job(job_id, False).runtime_environment_name == ENVIRONMENT:
+        model = self.get_job(job_id, False)
+        if model.runtime_environment_name == ENVIRONMENT:
+            self._end_follower(job_id)  # first: it may be about to submit, and nobody would stop that job
             self.stop_job(job_id)
+            _mark(_store(model), job_id).unlink(missing_ok=True)
         super().delete_job(job_id)
 
+    def _end_follower(self, job_id: str) -> None:
+        with self.db_session() as session:
+            pid = session.query(Job.pid).filter(Job.job_id == job_id).scalar()
+        for process in multiprocessing.active_children():
+            if process.pid == pid and pid in self._followers:
+                process.kill()
+                process.join()
+
     def _follow_again(self) -> None:
-        """Follow what was not followed to its end: the server, or a follower, was ended."""
-        open_states = [Status.IN_PROGRESS, Status.STOPPING]
+        """Follow what was not followed to its end: the server, or a follower, was ended.
+
+        A notebook job that has a follower, but no end, and passes for stopped, as all do at first, was not begun.
+        """
+        begun = (Status.IN_PROGRESS, Status.STOPPING)
         context = multiprocessing.get_context("spawn")
         with self.db_session() as session:
-            left = session.query(Job).filter(Job.runtime_environment_name == ENVIRONMENT, Job.status.in_(open_states))
-            for record in left.all():
+            open_ones = session.query(Job).filter(Job.runtime_environment_name == ENVIRONMENT, Job.end_time.is_(None))
+            for record in open_ones.all():
+                if record.pid is None and record.status not in begun:
+                    continue  # its files may not have been copied
                 model = DescribeJob.from_orm(record)
                 paths = self.get_staging_paths(model)
                 manager = self.execution_manager_class(

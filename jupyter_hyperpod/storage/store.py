@@ -15,6 +15,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
 <store>/schedules/<name>/        what runs at which times (`control/schedules/schedule_file.py`)
+<store>/notebook-jobs/           locks of notebook jobs of jupyter-scheduler that are followed
 <store>/sharing.json             the groups with which the store is shared
 <store>/rows.cache               a cache: the rows of the run table, of jobs that have ended
 <store>/mounts.json              the mount table; mounts/ holds the files of each attached mount

@@ -17,16 +17,17 @@ from typing import Any
 import nbformat
 import pytest
 
-from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control import housekeeping, jobs
 from jupyter_hyperpod.storage.store import Store
 from tests.cells import train
 from tests.support import free_port
 from tests.test_foreign_environments import TREE, make_environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 # its own requirements that are not there anyway; a part of JupyterLab's page that no other test is to see
 REQUIRED = ("jupyter-scheduler==2.12.1", "croniter==1.4.1", "pytz==2024.2")
+WAITS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.1)"
 SCHEDULER = "jupyter_hyperpod.server.notebook_jobs"
 
 
@@ -107,6 +108,14 @@ class Server:
     def job(self, job_id: str) -> dict[str, Any]:
         return dict(self.ask("GET", f"jobs/{job_id}"))
 
+    def children(self) -> list[str]:
+        """The followers, by their process ids."""
+        assert self.process is not None
+        found = subprocess.run(
+            ["pgrep", "-f", "-P", str(self.process.pid), "spawn_main"], capture_output=True, text=True
+        )
+        return found.stdout.split()
+
     def end(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
@@ -138,18 +147,27 @@ def test_notebook_jobs_run_on_the_cluster(server: Server, cluster: Store, eventu
             lambda: (at := server.job(job))["end_time"] and at["status"] in states and at, 60, server.log()
         )
 
+    flag = server.root / "fail"
+    forever = "import time\nwhile True: time.sleep(0.1)"
     trained = server.submit("trained", train(30), "print('rate is', rate)", size="2 nodes", rate="0.5")
-    broken = server.submit("broken", "print('before')", "raise ValueError('no such data')")
-    long = server.submit("long", "print('begun')", "import time\nwhile True: time.sleep(0.1)")
+    broken = server.submit("broken", f"{WAITS.format(str(flag))}\nraise ValueError('no such data')")
+    long = server.submit("long", "print('begun')", forever)
+    lost = server.submit("lost", forever)
 
-    # each is one job on the cluster, also where the server and all that it has started are killed meanwhile
-    eventually(lambda: len(cluster.job_ids()) == 3, 60)
-    ids = {job.rpartition("-")[0]: job for job in cluster.job_ids()}
+    # each is one job on the cluster, also where the server ends meanwhile: it waits for none, and leaves no follower
+    eventually(lambda: len(cluster.job_ids()) == 4, 60)
+    ids = {jobs.job_view(cluster, job)["name"]: job for job in cluster.job_ids()}
     jobs.wait(cluster, ids["long"], {"running"})
-    followers = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True)  # type: ignore[union-attr]
-    server.end(signal.SIGKILL)
-    for pid in followers.stdout.split():
-        os.kill(int(pid), signal.SIGKILL)
+    marks = cluster.root / "notebook-jobs"
+    assert (marks.stat().st_mode & 0o777, (marks / f"{long}.lock").stat().st_mode & 0o777) == (0o700, 0o600)
+    server.ask("PATCH", f"jobs/{long}", {"name": "renamed"})
+    followers = server.children()
+    server.end(signal.SIGTERM)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in followers), 30)
+    jobs.stop(cluster, ids["lost"])
+    jobs.wait(cluster, ids["lost"])
+    housekeeping.delete(cluster, ids["lost"])
+    flag.touch()
     server.start()
     eventually(server.answers, 60)
     assert server.job(long)["status"] == "IN_PROGRESS"
@@ -168,20 +186,17 @@ def test_notebook_jobs_run_on_the_cluster(server: Server, cluster: Store, eventu
 
     failed = ended(broken)
     assert failed["status"] == "FAILED" and "no such data" in failed["status_message"]
+    failed = ended(lost)
+    assert failed["status"] == "FAILED" and "not submitted a second time" in failed["status_message"]
 
     server.ask("PATCH", f"jobs/{long}", {"status": "STOPPED"})
     stopped = ended(long)
     assert stopped["status"] == "STOPPED" and "Notebook Jobs" in stopped["status_message"]
     assert jobs.job_view(cluster, ids["long"])["state"] == "stopped"
 
-    again = server.submit("deleted", "import time\nwhile True: time.sleep(0.1)")
+    again = server.submit("deleted", forever)
     eventually(lambda: len(cluster.job_ids()) == 4, 60)
     server.ask("DELETE", f"jobs/{again}")
     (job,) = set(cluster.job_ids()) - set(ids.values())
     assert jobs.wait(cluster, job)["state"] == "stopped"
-    # a server that ends leaves no follower behind, and does not wait for the jobs
-    last = server.submit("last", "import time\nwhile True: time.sleep(0.1)")
-    eventually(lambda: len(cluster.job_ids()) == 5, 60)
-    (job,) = set(cluster.job_ids()) - set(ids.values()) - {job}
-    server.end(signal.SIGTERM)
-    assert jobs.job_view(cluster, job)["state"] not in ("stopped", "failed"), last
+    eventually(lambda: not server.children() and not list(marks.iterdir()), 30)
