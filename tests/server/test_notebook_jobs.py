@@ -22,7 +22,7 @@ from jupyter_hyperpod.storage.store import Store
 from tests.cells import TRAIN
 from tests.support import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TREE = Path(__file__).resolve().parents[2]
 # what it requires and is not there anyway; a part of JupyterLab's page that no other test is to see
