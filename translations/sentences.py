@@ -81,6 +81,17 @@ PARTLY = {
         "the log of the deployment says how they ended",
     ),
     "cli/job_verbs.py": ("the command line",),
+    "storage/output/output_choice.py": (
+        "%1 has no unit: %2s, %3min or %4h? write 30s, 10min, 2h or 1d for so long ago, 15:00 for a time of today, or "
+        "a date such as 2026-11-25T21:00",
+        "%1 is no time: write 30s, 10min, 2h or 1d for so long ago, 15:00 for a time of today, or a date such as "
+        "2026-11-25T21:00",
+        "nothing is between since %1 and until %2: the end comes before the beginning",
+        "%1 is no range of steps: write 100:200, 100:, :200 or 100",
+        "%1 is no range of steps: %2 comes before %3",
+        "step %1 is not there: the job has computed 1 step",
+        "step %1 is not there: the job has computed %2 steps",
+    ),
 }
 # Not shown in the browser, only parts of others, or with words for values that would stay English.
 NOT_SHOWN = frozenset(

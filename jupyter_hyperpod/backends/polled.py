@@ -181,6 +181,8 @@ class PolledRunner(ABC):
             self._soon_s = now_s + min(SOON_S + RESTS * took_s, self.query_every_s)
             if self._hastened:
                 self._query_s = self._soon_s
+            # after a slow query the next one would be due at once, and orders would wait for ever
+            self._query_s = max(self._query_s, time.monotonic() + min(SOON_S, self.query_every_s))
         if (self._elements, self.problem) != before:
             self._wake()
 

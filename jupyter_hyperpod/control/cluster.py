@@ -162,8 +162,9 @@ def standing(store: Store, state: str) -> View:
     if state != "stopped" and not owner_elsewhere(store.root) and not connectable(store):
         if host := host_lease.served_by(store):
             return {"reason": f"the supervisor is on {host}"}
-        if owner_lives(store):
-            return {}  # it begins or ends at this moment
+        if owner_lives(store):  # one that begins or ends accepts no connections yet, or no more
+            begins_or_ends = state in ("starting", "stopping")
+            return {} if begins_or_ends else {"reason": "the supervisor is alive, but accepts no connections"}
         if host := host_lease.elsewhere(store):
             said = f"{host}, which served this store, gives no sign of life; `cluster start` here takes over"
             return {"state": "lost", "reason": said}

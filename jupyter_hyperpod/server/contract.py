@@ -18,8 +18,8 @@ except ImportError:
     from yaml import SafeLoader
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,14}")
-# no path, argument or UTF-8 text can hold them: a NUL, and half of a pair of surrogates
-_UNSAYABLE = re.compile("[\\0\ud800-\udfff]")
+# what is written into a file, and may hold any character that UTF-8 has: operation -> field
+CONTENTS = {"saveContents": "content"}
 
 
 class Contract:
@@ -69,7 +69,7 @@ class Contract:
 
     def check_body(self, operation: str, body: Any) -> dict[str, Any]:
         """Return the body of an operation if it matches its schema; raises SpecError."""
-        return _checked(self._bodies[operation], body, "the body")
+        return _checked(self._bodies[operation], body, "the body", CONTENTS.get(operation))
 
     def check_message(self, message: Any) -> dict[str, Any]:
         """Return a client's websocket message if it matches its schema; raises SpecError."""
@@ -89,19 +89,32 @@ def _typed(name: str, text: str, schema: dict[str, Any]) -> str | int:
     return int(text)
 
 
-def _checked(validator: Draft202012Validator, value: Any, what: str) -> dict[str, Any]:
+def _checked(validator: Draft202012Validator, value: Any, what: str, contents: str | None = None) -> dict[str, Any]:
     error = next(validator.iter_errors(value), None)
     if error is not None:
         where = ".".join(str(part) for part in error.absolute_path)
         raise SpecError(f"{where or what}: {error.message[:300]}")
     for where, text in _texts(value, ""):
-        if found := _UNSAYABLE.search(text):
+        if found := _unsayable(text, nul=where.partition(".")[0] == contents):
             raise SpecError(
-                f"{where or what} holds the character U+{ord(found[0]):04X}; expected text without NUL characters "
+                f"{where or what} holds the character U+{ord(found):04X}; expected text without NUL characters "
                 "and without unpaired surrogates; remove it"
             )
     checked: dict[str, Any] = value
     return checked
+
+
+def _unsayable(text: str, nul: bool) -> str:
+    """The character of a text that UTF-8 has not: half of a pair of surrogates; or a NUL, which no path and no argument
+    can hold, unless ``nul``. "" where there is none."""
+    if not nul and "\0" in text:
+        return "\0"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return text[error.start]
+    return ""
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -105,7 +105,7 @@ class Supervisor:
         self.host.open(self.shape)
         if self.succession.turn or self._stand_by():
             self._serve(self.lock.before if left_behind else 0)
-        if self.stopping and self.succession.turn:
+        if self.stopping and self.succession.turn and self.succession.holds():
             self._say("stopping", self.stop_reason)
         requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()

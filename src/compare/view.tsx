@@ -67,8 +67,10 @@ export function ViewChoice(props: {
 export function RangeChoice(props: {
   view: IView;
   onChange: (view: IView) => void;
+  /** Of the axis, with its unit. */
+  name?: string;
 }): JSX.Element {
-  const { view, onChange } = props;
+  const { view, onChange, name } = props;
   const { trans } = useShared();
   const [text, setText] = React.useState(['', '']);
   React.useEffect(() => {
@@ -85,7 +87,12 @@ export function RangeChoice(props: {
     }
   };
   return (
-    <span className="jp-Hp-row jp-Hp-range">
+    <span
+      className="jp-Hp-row jp-Hp-range"
+      role="group"
+      aria-label={name ?? trans.__('The part of the axis')}
+      title={name}
+    >
       {[trans.__('From'), trans.__('to')].map((label, at) => (
         <label key={at} className="jp-Hp-row">
           {label}

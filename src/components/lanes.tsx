@@ -17,8 +17,10 @@ const LEAST_DRAG = 0.01;
 const CHOSEN = 1 / 4;
 const LEAST_S = 0.2;
 
-/** A stretch of the time of all members, which an incident took, or the start. */
+/** A stretch of the time of members, which an incident took, or the start. */
 export interface IStretch {
+  /** Whose time it is; of all members where there is none. */
+  node?: string;
   role: 'recovers' | 'waits';
   from_s: number;
   to_s: number;
@@ -83,6 +85,7 @@ export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
         <RangeChoice
           view={{ ...WHOLE, range }}
           onChange={view => setRange(view.range)}
+          name={trans.__('Seconds since the beginning')}
         />
         <span className="jp-Hp-right jp-Hp-legend">
           {Object.entries(roles)
@@ -162,6 +165,8 @@ export function stretches(
     if (incident.cause !== 'straggler') {
       found.push({
         role: 'recovers',
+        // The other replicas of a deployment go on.
+        ...(job.deployment && { node: incident.node ?? '' }),
         from_s: incident.started_s,
         to_s: incident.resumed_s ?? job.ended_s ?? last_s,
         text: sentence(job, incident, trans)
@@ -233,7 +238,10 @@ function Lane(props: {
     )
     .join(', ');
   const members = row.spans.filter(span => span.role === 'member');
-  const taken = props.taken.flatMap(one =>
+  const mine = props.taken.filter(
+    one => one.node === undefined || one.node === row.node
+  );
+  const taken = mine.flatMap(one =>
     members
       .map(span => ({
         role: one.role,

@@ -6,6 +6,7 @@ import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import { IOutputPart, IOutputQuery, OutputPager } from '../model/outputPager';
 import type { IJobView } from '../model/views';
+import { said } from '../said/said';
 import { useShared } from './context';
 import { useScroll } from './outputScroll';
 
@@ -178,7 +179,7 @@ function PagerState(props: {
   const reached_s = Number(window?.before.split(' ')[0]);
   let state = '';
   if (problem) {
-    state = problem;
+    state = said(problem, trans);
   } else if (busy === 'older' && searching && reached_s) {
     state = trans.__('Searching before %1…', formatClock(reached_s));
   } else if (busy || !window) {

@@ -30,12 +30,14 @@ export function useAccount(
   React.useEffect(() => {
     let timer: ReturnType<typeof setTimeout>;
     let gone = false;
+    let done = false;
     const look = async () => {
       const began = performance.now();
       try {
         const account = await model.api.account(id);
         if (!gone) {
           setAsked({ account, problem: '' });
+          done = ended;
         }
       } catch (error) {
         if (!gone) {
@@ -47,7 +49,7 @@ export function useAccount(
       again(performance.now() - began);
     };
     const again = (took: number) => {
-      if (!gone && !ended) {
+      if (!gone && !done) {
         timer = setTimeout(
           () => (isSeen(place.current) ? void look() : again(0)),
           Math.max(PAUSE_MS, PAUSES * took)
@@ -63,6 +65,8 @@ export function useAccount(
   return asked;
 }
 
+/** Whether the page is seen: `element` is not laid out itself as long as it is empty. */
 function isSeen(element: HTMLElement | null): boolean {
-  return document.visibilityState !== 'hidden' && !!element?.offsetParent;
+  const page = element?.parentElement;
+  return document.visibilityState !== 'hidden' && !!page?.offsetParent;
 }

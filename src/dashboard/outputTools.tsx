@@ -10,6 +10,7 @@ import { outputLines, ranksOf } from '../derive';
 import { formatInteger } from '../format';
 import { asked, IOutputPart } from '../model/outputPager';
 import { said } from '../said/said';
+import { absolute } from './moments';
 
 const PAGE_PIECES = '1000';
 const EXAMPLES = { steps: '100', time: '15:00, 10min' };
@@ -22,19 +23,25 @@ export function OutputTools(props: IOutputTools): JSX.Element {
   const [from, setFrom] = React.useState('');
   const [to, setTo] = React.useState('');
   const [state, setState] = React.useState('');
+  const sent = React.useRef(query.part);
   const given = query.part !== undefined;
   React.useEffect(() => {
-    if (!given) {
+    if (!given && sent.current !== undefined) {
+      sent.current = undefined; // somebody else wants the newest output
       setKind('');
       setFrom('');
       setTo('');
     }
   }, [given]);
+  const ask = (part: IOutputPart | undefined) => {
+    sent.current = part;
+    onPart(part);
+  };
   const take = () => {
     const part = partOf(kind, from.trim(), to.trim());
     // An equal one would be read again.
     if (JSON.stringify(part) !== JSON.stringify(query.part)) {
-      onPart(part);
+      ask(part);
     }
   };
   const download = async () => {
@@ -68,7 +75,7 @@ export function OutputTools(props: IOutputTools): JSX.Element {
           setKind(chosen);
           setFrom('');
           setTo('');
-          onPart(undefined);
+          ask(undefined);
         }}
       >
         <option value="">{trans.__('All of the time')}</option>
@@ -102,14 +109,18 @@ export function OutputTools(props: IOutputTools): JSX.Element {
 export function partOf(
   kind: '' | 'steps' | 'time',
   from: string,
-  to: string
+  to: string,
+  now = new Date()
 ): IOutputPart | undefined {
   if (!kind || (!from && !to)) {
     return undefined;
   }
-  return kind === 'steps'
-    ? { steps: `${from}:${to}` }
-    : { ...(from && { since: from }), ...(to && { until: to }) };
+  if (kind === 'steps') {
+    return { steps: `${from}:${to}` };
+  }
+  const since = from && absolute(from, now);
+  const until = to && absolute(to, now, since);
+  return { ...(since && { since }), ...(until && { until }) };
 }
 
 /** All pages, from the first on. */

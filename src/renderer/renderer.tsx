@@ -12,7 +12,7 @@ import { LossPlot } from '../components/plot';
 import { UserError } from '../components/traceback';
 import { TERMINAL_STATES } from '../model/events';
 import { Root } from '../root';
-import { showLastTwin } from './twins';
+import { leaveTwins, showLastTwin } from './twins';
 
 export const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
 const PLOT_HEIGHT = 150;
@@ -32,6 +32,7 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
     const id = data?.job_id;
     this._streams = data?.streams === true;
     this._id = typeof id === 'string' ? id : null;
+    leaveTwins(this.node); // the output may have shown another job
     this.node.dataset.job = this._id ?? '';
     const text = model.data['text/plain'];
     this._snapshot = Array.isArray(text) ? text.join('') : `${text ?? ''}`;
@@ -46,7 +47,7 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
   }
 
   protected onBeforeDetach(message: Message): void {
-    showLastTwin(this.node, this.node);
+    leaveTwins(this.node);
     super.onBeforeDetach(message);
   }
 

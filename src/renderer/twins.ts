@@ -9,7 +9,13 @@ const AREA = '.jp-OutputArea';
 const OUTPUT = '.jp-OutputArea-child';
 const HIDDEN = 'jp-Hp-twin';
 
-/** Show only the last of an area's cards of one job. `leaving`: a card that is about to go. */
+/** A card goes, or is about to show another job. */
+export function leaveTwins(card: HTMLElement): void {
+  showLastTwin(card, card);
+  card.closest(OUTPUT)?.classList.remove(HIDDEN);
+}
+
+/** Show only the last of an area's cards of one job, without the one that is `leaving`. */
 export function showLastTwin(
   card: HTMLElement,
   leaving: HTMLElement | null = null

@@ -46,6 +46,7 @@ export function Grid(props: IProps): JSX.Element {
   const elements = React.useRef(new Elements());
   const here = Math.min(active, rows.length - 1);
   const inside = React.useRef(false);
+  const focused = React.useRef<string>(); // the run whose row has the focus
 
   // Where the row that had the focus is deleted, the next one gets it.
   React.useEffect(() => {
@@ -112,7 +113,7 @@ export function Grid(props: IProps): JSX.Element {
   const seen = rows.slice(first, last);
   const keys = elements.current.keys(
     seen.map(({ run }) => run.id),
-    rows[here]?.run.id
+    focused.current
   );
   const all = rows.length > 0 && rows.every(({ run }) => ticked.has(run.id));
   return (
@@ -126,7 +127,10 @@ export function Grid(props: IProps): JSX.Element {
       aria-multiselectable
       style={{ '--hp-columns': template } as React.CSSProperties}
       onFocus={() => (inside.current = true)}
-      onBlur={() => (inside.current = false)}
+      onBlur={() => {
+        inside.current = false;
+        focused.current = undefined;
+      }}
       onKeyDown={onKeyDown}
     >
       <div role="rowgroup" className="jp-Hp-gridhead">
@@ -165,7 +169,10 @@ export function Grid(props: IProps): JSX.Element {
               index={index}
               isActive={index === here}
               isTicked={ticked.has(run.id)}
-              onFocus={() => setActive(index)}
+              onFocus={() => {
+                focused.current = run.id;
+                setActive(index);
+              }}
             />
           );
         })}

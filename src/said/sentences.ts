@@ -279,6 +279,7 @@ export const SENTENCES: readonly string[] = [
   "the cluster has ended before its nodes were ready: %1",
   "the nodes are not ready after %1 s: %2; %3",
   "the supervisor is on %1",
+  "the supervisor is alive, but accepts no connections",
   "%1, which served this store, gives no sign of life; `cluster start` here takes over",
   "running jobs go on, and the next submit or `cluster start` restarts it",
   "the supervisor does not answer; running jobs go on, and the next submit or `cluster start` restarts it",
@@ -415,5 +416,12 @@ export const SENTENCES: readonly string[] = [
   "the supervisor starts",
   "its owner asks for a target of %1",
   "request %1, %2 %3: %4 replicas ended or broke off while they answered this request, the last one while it answered nothing else (%5). It is not sent to another one, and the same request is refused for the next %6 s; the log of the deployment says how they ended",
-  "the command line"
+  "the command line",
+  "%1 has no unit: %2s, %3min or %4h? write 30s, 10min, 2h or 1d for so long ago, 15:00 for a time of today, or a date such as 2026-11-25T21:00",
+  "%1 is no time: write 30s, 10min, 2h or 1d for so long ago, 15:00 for a time of today, or a date such as 2026-11-25T21:00",
+  "nothing is between since %1 and until %2: the end comes before the beginning",
+  "%1 is no range of steps: write 100:200, 100:, :200 or 100",
+  "%1 is no range of steps: %2 comes before %3",
+  "step %1 is not there: the job has computed 1 step",
+  "step %1 is not there: the job has computed %2 steps"
 ];

@@ -133,6 +133,7 @@ def test_a_year_of_minutes_is_looked_through_in_no_time() -> None:
             "its minute '*/70' has a step of 70, and the field has only 0 to 59; expected",
         ),
         ("0 22-6 * * *", "UTC", "its hour has the range '22-6', which ends before it begins; write '22-23,0-6'"),
+        ("0 0 * * 7-2", "UTC", "its day-of-week has the range '7-2', which ends before it begins; write '0-2'"),
         (
             "0 6 * * fri-mon",
             "UTC",

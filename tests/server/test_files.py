@@ -78,6 +78,10 @@ async def test_a_file_is_written_read_renamed_and_removed(api: Api, store: Store
     path.chmod(0o640)
     assert (await api(*text(f"shared/run 1/{name}", "again")))[0] == 200
     assert path.read_text() == "again" and path.stat().st_mode & 0o777 == 0o640
+    assert (await api(*text("shared/run 1/nul.txt", "a cell printed \0 ü")))[0] == 201
+    assert (store.shared / "run 1" / "nul.txt").read_text() == "a cell printed \0 ü"
+    (store.shared / "run 1" / "nul.txt").unlink()
+    assert (await api(*text("shared/run 1/half.txt", "\ud800")))[0] == 400
     status, model = await api("GET", f"/contents/shared/run 1/{name}")
     assert (model["content"], model["format"], model["mimetype"]) == ("again", "text", "text/plain")
     status, later = await api("GET", f"/contents/shared/run 1/{name}", params={"content": "0", "hash": "1"})

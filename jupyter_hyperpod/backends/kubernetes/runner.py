@@ -236,6 +236,7 @@ class KubernetesRunner(PolledRunner):
         that has, too."""
         if self._bell.quiet() and not self._stale and time.monotonic() < self._list_again_s:
             return dict(self._elements)
+        self._stale = True  # until the lists are here: one that fails must not take the change with it
         self._bell.heard()
         api, jobs_path, pods_path = self._api(), self._jobs(), self._pods()
         jobs, jobs_version = api.list(jobs_path, manifests.SELECTOR)

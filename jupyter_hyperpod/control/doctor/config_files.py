@@ -56,10 +56,10 @@ def said_of(extension: str, folders: Sequence[Path]) -> Said:
     there = [path for path in files if path.is_file()]
     if not there:
         return Said(False, None)
-    command = [sys.executable, "-c", _READ, extension, ",".join(BASES), *(str(one.absolute()) for one in folders)]
+    command = [sys.executable, "-P", "-c", _READ, extension, ",".join(BASES), *(str(one.absolute()) for one in folders)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, cwd="/"
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
         )
     except subprocess.TimeoutExpired:
         return Said(False, None, (f"{there[0]}: no answer in {ANSWER_S:g} s",))

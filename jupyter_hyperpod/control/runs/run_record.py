@@ -65,6 +65,7 @@ class RunRecord:
     now_s: float
     owner: str = ""
     spec: JobSpec | None = None
+    hides_environment: bool = False
     metric: tuple[str, str] | None = None  # of a trial: what the sweep judges by, and its value
     source: str | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +111,9 @@ class RunRecord:
 
     def environment(self) -> dict[str, str]:
         """Interpreter, machine, project, folder and variables: of the job's variables the names, and the references of
-        those that are fetched."""
+        those that are fetched; nothing where the environment is not to be seen."""
+        if self.hides_environment:
+            return {}
         found: dict[str, Any] = {}
         if self.spec is not None:
             found = {"interpreter": self.spec.python, "working directory": self.spec.working_directory}

@@ -135,7 +135,8 @@ class HyperpodScheduler(Scheduler):
             _end({job_id: process})  # first: it may be about to submit, and nobody would stop that job
         store = store_of(model)
         with self.db_session() as session:
-            session.query(Job).filter(Job.job_id == job_id).update({"status": Status.STOPPING})
+            goes_on = session.query(Job).filter(Job.job_id == job_id, Job.end_time.is_(None))
+            goes_on.update({"status": Status.STOPPING})
             session.commit()
         if job := submitted(store, model):
             ask_to_stop(store, job.id)

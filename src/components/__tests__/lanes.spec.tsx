@@ -78,3 +78,17 @@ it('have no row of incidents where nothing broke', () => {
   draw(<Lanes job={{ ...job(), incidents: [] }} />, shared());
   expect(host.querySelector('.jp-Hp-lane-incidents')).toBeNull();
 });
+
+it('of other replicas do not recover where one is lost', () => {
+  const deployment = {
+    url: '',
+    model: '',
+    task: '',
+    host: '',
+    loopback: '',
+    replicas: []
+  };
+  draw(<Lanes job={{ ...job(), deployment }} />);
+  expect(spans('recovers')).toEqual([]);
+  expect(spans('lost')).toEqual([['node-2', '50%', '5%']]);
+});

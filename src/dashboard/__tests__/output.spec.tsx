@@ -1,9 +1,10 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { draw, find, shared } from '../../__tests__/page';
+import { draw, find, host, shared } from '../../__tests__/page';
 import type { IOutputPiece } from '../../api';
 import { newJobView } from '../../model/views';
+import type { IOutputPart } from '../../model/outputPager';
 import { jobPicture } from '../picture';
 import { allOutput, OutputTools, partOf, textOf } from '../outputTools';
 
@@ -102,4 +103,54 @@ it('the picture of a job stands alone, whatever its name', () => {
   expect(drawn.querySelector('script')).toBeNull();
   expect(drawn.querySelectorAll('rect')).toHaveLength(3);
   expect(drawn.documentElement.textContent).toContain('<script>&"');
+});
+
+function choose(value: string): void {
+  const select = find('select') as HTMLSelectElement;
+  act(() => {
+    Object.getOwnPropertyDescriptor(
+      HTMLSelectElement.prototype,
+      'value'
+    )!.set!.call(select, value);
+    select.dispatchEvent(new Event('change', { bubbles: true }));
+  });
+}
+
+it('fields stay while a part is changed, and go with the newest output', () => {
+  let newest = () => {};
+  function Parent(): JSX.Element {
+    const [part, onPart] = React.useState<IOutputPart | undefined>({
+      steps: '7:'
+    });
+    newest = () => onPart(undefined);
+    const query = { rank: null, text: '', part };
+    return (
+      <OutputTools job={newJobView('a-job')} query={query} onPart={onPart} />
+    );
+  }
+  draw(<Parent />, shared());
+  choose('time');
+  expect(host.querySelectorAll('input')).toHaveLength(2);
+  const input = find('input') as HTMLInputElement;
+  const write = (text: string) =>
+    act(() => {
+      Object.getOwnPropertyDescriptor(
+        HTMLInputElement.prototype,
+        'value'
+      )!.set!.call(input, text);
+      input.dispatchEvent(new Event('input', { bubbles: true }));
+    });
+  const take = () => {
+    const enter = new KeyboardEvent('keydown', { key: 'Enter', bubbles: true });
+    act(() => void input.dispatchEvent(enter));
+  };
+  write('10min');
+  take();
+  write('');
+  take();
+  expect(host.querySelectorAll('input')).toHaveLength(2);
+  write('20min');
+  take();
+  act(newest);
+  expect(host.querySelectorAll('input')).toHaveLength(0);
 });

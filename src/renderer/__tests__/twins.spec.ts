@@ -1,4 +1,4 @@
-import { showLastTwin } from '../twins';
+import { leaveTwins, showLastTwin } from '../twins';
 
 const HIDDEN = 'jp-Hp-twin';
 
@@ -31,7 +31,7 @@ describe('cards of one job in one output area', () => {
     const node = area('a', 'a');
     const [, last] = cards(node);
     showLastTwin(last);
-    showLastTwin(last, last);
+    leaveTwins(last);
     expect(shown(node)).toEqual([true, true]);
   });
 
