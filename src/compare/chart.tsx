@@ -17,6 +17,8 @@ import { saveDrawing } from './save';
 
 const HEIGHT = 240;
 const EDGE = { left: 56, right: 12, top: 10, bottom: 26 };
+/** Half of a label of the axis: one that is nearer to the edge ends at its place. */
+const LABEL = 24;
 /** A shorter drag is a click. */
 const LEAST_DRAG = 6;
 /** The first line is wide, so that it is seen behind an equal one; the others have dashes of their own. */
@@ -169,7 +171,12 @@ export function Chart(props: {
           ))}
           {ticks(across, Math.max(2, Math.floor(inner.width / 90))).map(
             value => (
-              <text key={value} x={x(value)} y={HEIGHT - 8} textAnchor="middle">
+              <text
+                key={value}
+                x={x(value)}
+                y={HEIGHT - 8}
+                textAnchor={x(value) > width - LABEL ? 'end' : 'middle'}
+              >
                 {place(value)}
               </text>
             )
