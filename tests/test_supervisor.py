@@ -356,8 +356,8 @@ def test_a_full_disk_does_not_take_the_supervisor_down_and_nothing_is_forgotten(
     resource.prlimit(status["pid"], resource.RLIMIT_FSIZE, limit)
     assert jobs.wait(shared_cluster, never, timeout_s=10)["state"] == "failed"
     eventually(lambda: not control.request(shared_cluster, {"op": "status"})["problem"])
-    decisions = jobs.job_view(shared_cluster, job_id)["decisions"]
-    assert any(decision["policy"] == "scaling" for decision in decisions)
+    decided = eventually(lambda: jobs.job_view(shared_cluster, job_id)["decisions"])  # the job's journal is another one
+    assert any(decision["policy"] == "scaling" for decision in decided)
     assert control.request(shared_cluster, {"op": "status"})["pid"] == status["pid"]
 
 

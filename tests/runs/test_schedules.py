@@ -179,7 +179,7 @@ def test_the_guide(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("x = 1\n")
     shell = make_shell()
-    (cell,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    (cell,) = re.findall(r"```python\n(%%hyperpod.*?)```", GUIDE, re.DOTALL)
     run(shell, cell)
     assert "nightly runs at 30 6 * * mon-fri Europe/Berlin, next " in capfd.readouterr().out
     (commands,) = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
