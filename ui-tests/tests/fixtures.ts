@@ -166,9 +166,12 @@ export const test = base.extend<
     async ({ suite, beside }, use) => {
       expect(suite, 'test.use({ suite: … }) stands in each file').not.toBe('');
       const server = new JupyterServer(beside);
-      await server.start();
-      await use(server);
-      await server.remove();
+      try {
+        await server.start();
+        await use(server);
+      } finally {
+        await server.remove(); // also one that did not answer: it has the port of the next one
+      }
     },
     { scope: 'worker' }
   ],

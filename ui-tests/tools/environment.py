@@ -17,7 +17,8 @@ from pathlib import Path
 def make(directory: Path, requirements: list[str]) -> None:
     venv.create(directory, symlinks=True)
     (site,) = directory.glob("lib/python*/site-packages")
-    (site / "beneath.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    beneath = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"  # its .pth files are read, too
+    (site / "beneath.pth").write_text(beneath, encoding="utf-8")
     for part in ("share/jupyter", "etc/jupyter"):
         if (kept := Path(sys.prefix, part)).exists():
             shutil.copytree(kept, directory / part)
