@@ -196,15 +196,21 @@ async def test_jobs_are_compared(openapi: dict[str, Any], api: Api, make_job: Ma
     assert status == 400 and "alone cannot be compared" in answer["message"]
 
 
+def authorize(server: Any, without: str) -> None:
+    """Let everybody do everything, but nothing with the resource ``without``."""
+
+    class SomeRights(type(server.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+            return resource != without
+
+    server.web_app.settings["authorizer"] = SomeRights(parent=server)
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_environments_are_compared_for_those_who_may_read_everything_about_runs(
     api: Api, jp_serverapp: Any, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
-    class SomeRights(type(jp_serverapp.authorizer)):  # type: ignore[misc]
-        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
-            return allowed or resource != "jupyter_hyperpod.runs"
-
-    jp_serverapp.web_app.settings["authorizer"] = SomeRights(parent=jp_serverapp)
+    authorize(jp_serverapp, "" if allowed else "jupyter_hyperpod.runs")
     taken = iter([{"python": {"version": version}} for version in ("3.11", "3.12")])
     monkeypatch.setattr(run_record.fingerprints, "of_job", lambda path: next(taken))
     asked = [("job", make_job(name).id) for name in ("first", "second")]
@@ -235,11 +241,7 @@ async def test_where_the_time_of_a_job_went_and_its_curves(api: Api, make_job: M
 async def test_the_report_has_the_environment_for_those_who_may_read_it(
     api: Api, jp_serverapp: Any, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
-    class SomeRights(type(jp_serverapp.authorizer)):  # type: ignore[misc]
-        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
-            return allowed or resource != "jupyter_hyperpod.runs"
-
-    jp_serverapp.web_app.settings["authorizer"] = SomeRights(parent=jp_serverapp)
+    authorize(jp_serverapp, "" if allowed else "jupyter_hyperpod.runs")
     monkeypatch.setattr(run_record.fingerprints, "of_job", lambda path: {"python": {"version": "3.11.99"}})
     job = ended(make_job("first"))
     status, found = await api("GET", f"/jobs/{job.id}/report")

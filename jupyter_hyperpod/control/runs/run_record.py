@@ -109,6 +109,10 @@ class RunRecord:
         names = ("total_steps", "global_batch", "micro_batch", "parameters", "state_bytes")
         return found | {f"session.{name}": str(sizes[name]) for name in names if sizes.get(name) is not None}
 
+    def hide_environment(self) -> None:
+        """For readers who may not see environments: none is known any more."""
+        self.fingerprint, self.hides_environment = {}, True
+
     def environment(self) -> dict[str, str]:
         """Interpreter, machine, project, folder and variables: of the job's variables the names, and the references of
         those that are fetched; nothing where the environment is not to be seen."""

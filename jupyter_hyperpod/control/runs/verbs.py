@@ -71,7 +71,7 @@ def compared(store: Store, jobs: Sequence[str], *, environments: bool = True) ->
     records = [read(store, job_id, output=False) for job_id in ids]
     if not environments:
         for record in records:
-            record.fingerprint, record.hides_environment = {}, True
+            record.hide_environment()
     return side_by_side.compare(records)
 
 
@@ -121,7 +121,7 @@ def report_for_browser(store: Store, job_id: str, environments: bool) -> str:
 
     record = read(store, job_id)
     if not environments:
-        record.fingerprint, record.hides_environment = {}, True
+        record.hide_environment()
     return report_page(record, __version__)
 
 

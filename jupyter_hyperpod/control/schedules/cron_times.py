@@ -170,11 +170,11 @@ def _backwards(at: int, field: str) -> str:
         if len(ends) != 2 or None in ends or not low <= ends[1] < ends[0] <= high:  # type: ignore[operator]
             continue
         first, last = term.split("-")
-        if (first, high) == ("7", 7):  # Sunday is 0, too
-            return f"the range '{term}', which ends before it begins" + ("" if step else f"; write '0-{last}'")
         top = _NAMES[at][-1] if first in _NAMES[at] else str(6 if high == 7 else high)
         bottom = _NAMES[at][0] if last in _NAMES[at] else str(low)
         instead = f"{first if first == top else f'{first}-{top}'},{last if last == bottom else f'{bottom}-{last}'}"
+        if (first, high) == ("7", 7):  # Sunday is 0, too
+            instead = f"0-{last}"
         return f"the range '{term}', which ends before it begins" + ("" if step else f"; write '{instead}'")
     return ""
 
