@@ -352,6 +352,11 @@ export class ApiError extends Error {
   }
 }
 
+/** What an error says: the server's sentence, or that of the browser. */
+export function messageOf(error: unknown): string {
+  return error instanceof ApiError ? error.message : `${error}`;
+}
+
 /** Requests to the server extension. Every method rejects with ApiError. */
 export class Api {
   constructor(readonly connection: ServerConnection.ISettings) {}

@@ -1,7 +1,7 @@
 import { downloadIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ApiError, IComparison } from '../api';
+import { IComparison, messageOf } from '../api';
 import { Part } from '../components/boundary';
 import { useShared } from '../components/context';
 import { Button, StateChip } from '../components/parts';
@@ -27,7 +27,7 @@ export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
       setFound(await model.api.compareJobs(wanted.split(' ')));
       setProblem('');
     } catch (error) {
-      setProblem(error instanceof ApiError ? error.message : `${error}`);
+      setProblem(messageOf(error));
     }
   }, [model, wanted]);
   React.useEffect(() => void ask(), [ask]);

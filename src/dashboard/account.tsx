@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import { ApiError, IAccount } from '../api';
+import { IAccount, messageOf } from '../api';
 import { useShared } from '../components/context';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
@@ -41,8 +41,7 @@ export function useAccount(
         }
       } catch (error) {
         if (!gone) {
-          const problem =
-            error instanceof ApiError ? error.message : `${error}`;
+          const problem = messageOf(error);
           setAsked(before => ({ ...before, problem }));
         }
       }

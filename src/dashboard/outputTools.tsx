@@ -1,7 +1,7 @@
 import { downloadIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ApiError, IOutputPage, IOutputPiece } from '../api';
+import { IOutputPage, IOutputPiece, messageOf } from '../api';
 import { save } from '../compare/save';
 import { useShared } from '../components/context';
 import type { IOutputTools } from '../components/output';
@@ -53,7 +53,7 @@ export function OutputTools(props: IOutputTools): JSX.Element {
       save(new Blob([textOf(pieces)], { type: 'text/plain' }), `${job.id}.log`);
       setState('');
     } catch (error) {
-      const problem = error instanceof ApiError ? error.message : `${error}`;
+      const problem = messageOf(error);
       setState(said(problem, trans));
     }
   };

@@ -1,11 +1,11 @@
 import * as React from 'react';
 
 import {
-  ApiError,
   IBackend,
   IPromotion,
   IPromotionChange,
-  IPromotionChoice
+  IPromotionChoice,
+  messageOf
 } from '../api';
 import { useShared } from '../components/context';
 import { Sheet } from '../components/sheet';
@@ -160,7 +160,7 @@ function usePlan(id: string, first: IPromotion, choice: IPromotionChoice) {
       } catch (error) {
         if (isNew) {
           setPlan(null);
-          setProblem(error instanceof ApiError ? error.message : `${error}`);
+          setProblem(messageOf(error));
         }
       } finally {
         if (isNew) {

@@ -3,7 +3,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { ApiError } from '../api';
+import { messageOf } from '../api';
 import type { Changed, HyperpodModel } from '../model/model';
 import { IIndexed, index, Sources } from './filter';
 
@@ -101,7 +101,7 @@ export class Rows implements IDisposable {
         this._changed.emit();
       }
     } catch (error) {
-      this._problem = error instanceof ApiError ? error.message : `${error}`;
+      this._problem = messageOf(error);
       this._changed.emit();
     } finally {
       this._asking = false;

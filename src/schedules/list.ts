@@ -4,7 +4,7 @@ import type { IDisposable } from '@lumino/disposable';
 import { Poll } from '@lumino/polling';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { ApiError, ISchedules } from '../api';
+import { ISchedules, messageOf } from '../api';
 import type { HyperpodModel } from '../model/model';
 
 const EVERY_MS = 10_000;
@@ -53,7 +53,7 @@ export class ScheduleList implements IDisposable {
     try {
       found = await this._model.api.schedules();
     } catch (error) {
-      problem = error instanceof ApiError ? error.message : `${error}`;
+      problem = messageOf(error);
     }
     if (turn === this._turn && !this._isDisposed) {
       this._found = found ?? this._found;

@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import { ApiError, IStanding } from '../api';
+import { IStanding, messageOf } from '../api';
 import { useShared, useTopics } from '../components/context';
 import { Button } from '../components/parts';
 import { capacity } from '../run/choice';
@@ -46,7 +46,7 @@ export function Picker(): JSX.Element | null {
       {
         ...found.find(one => one.context === context)!,
         asked: true,
-        problem: error instanceof ApiError ? error.message : String(error)
+        problem: messageOf(error)
       }
     ]);
     setFound(before =>
