@@ -8,7 +8,8 @@ import { formatClock, formatDuration } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IIncident, IJobView } from '../model/views';
 import { said } from '../said/said';
-import { useNow, useShared } from './context';
+import { useNow, useShared, useTopics } from './context';
+import { choices, openLaneMenu } from './laneMenu';
 
 const TICKS = 5;
 /** A shorter drag, in parts of the axis, is a click. */
@@ -122,6 +123,7 @@ export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
         {rows.map(row => (
           <Lane
             key={row.node}
+            job={job}
             row={row}
             place={place}
             roles={roles}
@@ -225,13 +227,24 @@ function Incidents(props: {
 }
 
 function Lane(props: {
+  job: IJobView;
   row: ILane;
   place: (time_s: number) => number;
   roles: Record<string, string>;
   taken: readonly IStretch[];
   drag: Range | null;
 }): JSX.Element {
-  const { row, place, roles, drag } = props;
+  const { job, row, place, roles, drag } = props;
+  const shared = useShared();
+  const { actions, trans } = shared;
+  useTopics('connection'); // which brings what the server forbids
+  const button = React.useRef<HTMLButtonElement>(null);
+  const breakable =
+    actions.faultsAllowed &&
+    !TERMINAL_STATES.has(job.state) &&
+    choices(job, row.node).length > 0;
+  const open = (x: number, y: number) =>
+    openLaneMenu(shared, job, row.node, button.current!, { x, y });
   const told = row.spans
     .map(
       span => `${roles[span.role]} ${formatDuration(span.to_s - span.from_s)}`
@@ -251,8 +264,36 @@ function Lane(props: {
       .filter(part => part.from_s < part.to_s)
   );
   return (
-    <div className="jp-Hp-lane">
-      <span>{row.node}</span>
+    <div
+      className="jp-Hp-lane"
+      onContextMenu={event => {
+        // Where Shift is held down, people want the browser's own.
+        if (breakable && !event.shiftKey) {
+          event.preventDefault();
+          event.stopPropagation();
+          open(event.clientX, event.clientY);
+        }
+      }}
+    >
+      {breakable ? (
+        <button
+          ref={button}
+          type="button"
+          className="jp-Hp-link"
+          aria-haspopup="menu"
+          title={trans.__('Break %1', row.node)}
+          // Else it would begin to draw a range.
+          onPointerDown={event => event.stopPropagation()}
+          onClick={event => {
+            const box = event.currentTarget.getBoundingClientRect();
+            open(box.left, box.bottom);
+          }}
+        >
+          {row.node}
+        </button>
+      ) : (
+        <span>{row.node}</span>
+      )}
       <div role="img" aria-label={`${row.node}: ${told}`}>
         {[...row.spans, ...taken].map((span, index) => {
           const left = Math.max(0, place(span.from_s));

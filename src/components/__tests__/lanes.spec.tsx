@@ -92,3 +92,80 @@ it('of other replicas do not recover where one is lost', () => {
   expect(spans('recovers')).toEqual([]);
   expect(spans('lost')).toEqual([['node-2', '50%', '5%']]);
 });
+
+describe('of a job that runs', () => {
+  const running = (): IJobView => ({
+    ...job(),
+    state: 'running',
+    ended_s: null,
+    members: [{ member: 'a', node: 'node-1', rank: 0 }],
+    spares: [{ member: 'b', node: 'node-2', rank: null }]
+  });
+  const menu = () => document.querySelector<HTMLElement>('.lm-Menu');
+  const items = () =>
+    [...menu()!.querySelectorAll('.lm-Menu-itemLabel')].map(
+      item => item.textContent
+    );
+  const press = (key: string, keyCode: number) =>
+    menu()!.dispatchEvent(
+      new KeyboardEvent('keydown', { key, keyCode, bubbles: true } as any)
+    );
+  const lane = (node: string) =>
+    [...host.querySelectorAll<HTMLElement>('.jp-Hp-lane button')].find(
+      button => button.textContent === node
+    )!;
+
+  it('break their rank or their node, from the keyboard alone', async () => {
+    const injectFault = jest.fn();
+    draw(<Lanes job={running()} />, shared({}, { injectFault }));
+    lane('node-1').focus();
+    lane('node-1').click();
+    expect(items().slice(0, 2)).toEqual([
+      expect.stringMatching(/^rank 0 · kill: SIGKILL/),
+      expect.stringMatching(/^rank 0 · hang: SIGSTOP/)
+    ]);
+    expect(items()).toContainEqual(expect.stringMatching(/^node-1 · kill: /));
+    expect(menu()!.contains(document.activeElement)).toBe(true);
+    press('ArrowDown', 40);
+    press('Enter', 13);
+    expect(injectFault).toHaveBeenCalledWith('a-job', 'hang', { rank: 0 });
+    expect(menu()).toBeNull();
+    expect(document.activeElement).toBe(lane('node-1'));
+  });
+
+  it('break a spare as a node, with the other button of the mouse, too', () => {
+    draw(<Lanes job={running()} />);
+    const event = { bubbles: true, cancelable: true };
+    lane('node-2').dispatchEvent(
+      new MouseEvent('contextmenu', { ...event, shiftKey: true })
+    );
+    expect(menu()).toBeNull();
+    lane('node-2').dispatchEvent(new MouseEvent('contextmenu', event));
+    expect(items().every(item => item!.startsWith('node-2 · '))).toBe(true);
+    press('Escape', 27);
+    expect(document.activeElement).toBe(lane('node-2'));
+  });
+
+  it.each([
+    ['faults are not allowed', {}, { faultsAllowed: false }],
+    ['it has ended', { state: 'failed' as const }, {}],
+    ['the nodes have left', { members: [], spares: [] }, {}]
+  ])('offer nothing where %s', (_, fields, actions) => {
+    draw(<Lanes job={{ ...running(), ...fields }} />, shared({}, actions));
+    expect(
+      host.querySelector('.jp-Hp-lane:not(.jp-Hp-lane-incidents) button')
+    ).toBeNull();
+  });
+
+  it('offer a deployment no fault of a step', () => {
+    const deployment = {
+      ...{ url: '', model: '', task: '', host: '', loopback: '' },
+      replicas: []
+    };
+    draw(<Lanes job={{ ...running(), deployment }} />);
+    lane('node-1').click();
+    const ranks = items().filter(item => item!.startsWith('rank'));
+    expect(ranks).toHaveLength(2);
+    press('Escape', 27);
+  });
+});

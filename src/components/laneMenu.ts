@@ -1,0 +1,65 @@
+/** The menu of a lane: the faults that its node and its member can get. */
+
+import { MenuSvg } from '@jupyterlab/ui-components';
+import { CommandRegistry } from '@lumino/commands';
+
+import type { FaultTarget } from '../api';
+import { Fault, FAULTS, faultsOf } from '../model/events';
+import type { IJobView } from '../model/views';
+import { said } from '../said/said';
+import type { IShared } from './context';
+
+/** What can be broken on one lane now. A replica of a deployment has no steps that could go wrong. */
+export function choices(
+  job: IJobView,
+  node: string
+): { target: FaultTarget; faults: Fault[] }[] {
+  const at = job.members.findIndex(member => member.node === node);
+  const spare = job.spares.some(one => one.node === node);
+  const found: { target: FaultTarget; faults: Fault[] }[] = [];
+  if (at >= 0) {
+    const faults = faultsOf('rank').filter(
+      fault => !job.deployment || fault === 'kill' || fault === 'hang'
+    );
+    found.push({ target: { rank: job.members[at].rank ?? at }, faults });
+  }
+  if (at >= 0 || spare) {
+    found.push({ target: { node }, faults: faultsOf('node') });
+  }
+  return found;
+}
+
+/** Open the menu at a place of the page; `button` has the focus again when it closes. */
+export function openLaneMenu(
+  { actions, trans }: IShared,
+  job: IJobView,
+  node: string,
+  button: HTMLElement,
+  place: { x: number; y: number }
+): void {
+  const commands = new CommandRegistry();
+  const menu = new MenuSvg({ commands });
+  menu.title.label = trans.__('Break %1', node);
+  choices(job, node).forEach(({ target, faults }, group) => {
+    if (group > 0) {
+      menu.addItem({ type: 'separator' });
+    }
+    const name = 'rank' in target ? trans.__('rank %1', target.rank) : node;
+    for (const fault of faults) {
+      const command = `${fault} ${name}`;
+      commands.addCommand(command, {
+        label: `${name} · ${fault}: ${said(FAULTS[fault].sentence, trans)}`,
+        describedBy: { args: { type: 'object', properties: {} } },
+        execute: () => actions.injectFault(job.id, fault, target)
+      });
+      menu.addItem({ command });
+    }
+  });
+  menu.aboutToClose.connect(() => {
+    button.focus({ preventScroll: true });
+    // It goes on with the command that was chosen.
+    setTimeout(() => menu.dispose());
+  });
+  menu.open(place.x, place.y);
+  menu.activeIndex = 0;
+}
