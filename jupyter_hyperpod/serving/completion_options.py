@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import UserError
 from ..core.options import near_matches
+from .context import SHOWN, shown
 from .generate import Sampling
 
 OBEYED = (
@@ -55,8 +56,8 @@ ONLY_PLAIN: dict[str, Any] = {
     "spaces_between_special_tokens": True,
     "add_special_tokens": True,
 }
+MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
 ALL_OF_THEM = -1  # vLLM's word for a top_k that leaves out nothing, as 0 is
-SHOWN = 60
 
 
 class InvalidRequest(UserError):
@@ -95,6 +96,20 @@ def number(body: Mapping[str, Any], name: str, default: Any, low: float, high: f
         text = ", a text" if isinstance(value, str) else ""
         raise InvalidRequest(f"{name} is {shown(value)}{text}; expected {what} from {low} to {high}")
     return value
+
+
+def length(body: Mapping[str, Any], prompt: int, positions: int) -> int:
+    """How many tokens to say at most after a prompt of so many. Raises InvalidRequest with what limits them."""
+    room = positions - prompt
+    most = min(room, MAX_TOKENS)
+    try:
+        found: int = number(body, "max_tokens", min(most, DEFAULT_TOKENS), 1, most, int)
+    except InvalidRequest as error:
+        why = "which is the most for one request"
+        if room < MAX_TOKENS:
+            why = f"because the model reads and says at most {positions} tokens in all, and the prompt has {prompt}"
+        raise InvalidRequest(f"{error}, {why}") from None
+    return found
 
 
 def sampling(body: Mapping[str, Any], vocabulary: int, seed: int) -> Sampling:
@@ -157,9 +172,3 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
             f'stream_options is {shown(options)}; expected {{"include_usage": true}} or {{"include_usage": false}}'
         )
     return found is True
-
-
-def shown(value: Any) -> str:
-    """A value of a request as its sender wrote it, cut where it is long."""
-    text = json.dumps(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import ssl
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ FROM_ENGINE = "X-Hyperpod-Engine"  # the answer is the engine's own, whatever it
 MODELS_PATH = "/v1/models"
 ENGINE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 STREAM = "text/event-stream"
+SHOWN = 60  # letters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,12 @@ class Site:
         except (OSError, ValueError):
             return None
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What a request may call the model; none where the engine itself says what its models are called."""
+        engine = self.serve.engine
+        return () if engine is not None and not engine.model_name else (self.spec.name, self.serve.model)
+
     def pass_between(self) -> str:
         """The token between gateway and replicas, which differs from the clients' token."""
         return bearer(hmac.new(self.job.secret(), b"gateway and replica", hashlib.sha256).hexdigest())
@@ -107,7 +115,13 @@ def shows(header: str | None, expected: str) -> bool:
     return header is not None and hmac.compare_digest(header.encode(), expected.encode())
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
+def error_body(status: int, message: str, **more: str) -> dict[str, Any]:
     """An error in the form of OpenAI's API."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "code": status}}
+    return {"error": {"message": message, "type": kind, "code": status} | more}
+
+
+def shown(value: Any) -> str:
+    """A value of a request as its sender wrote it, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -170,15 +170,15 @@ def generate(model: Decoder, prompt: list[int], most: int, sampling: Sampling) -
         tokens = torch.tensor([token], dtype=torch.int64, device=device)
 
 
-def check_prompt(config: DecoderConfig, prompt: list[int], most: int) -> str:
+def check_prompt(config: DecoderConfig, prompt: list[int]) -> str:
     """The error of a prompt, or ""."""
     if not prompt:
         return "the prompt is empty; expected at least one token"
     if wrong := [token for token in prompt if not 0 <= token < config.vocab_size]:
         return f"token {wrong[0]} is not in the vocabulary; expected 0 to {config.vocab_size - 1}"
-    if len(prompt) + most > config.max_position_embeddings:
+    if len(prompt) >= config.max_position_embeddings:
         return (
-            f"{len(prompt)} tokens of prompt and {most} to come are more than the {config.max_position_embeddings} "
-            "positions of the model; shorten the prompt or max_tokens"
+            f"the prompt has {len(prompt)} tokens, and the model reads and says at most "
+            f"{config.max_position_embeddings} in all; shorten the prompt"
         )
     return ""

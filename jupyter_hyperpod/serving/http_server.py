@@ -23,10 +23,10 @@ Knows = Callable[[str | None], bool]  # whether it knows a request's Authorizati
 
 
 class JsonHandler(RequestHandler):
-    def refuse(self, status: int, message: str) -> None:
-        """Answer with an error, as JSON."""
+    def refuse(self, status: int, message: str, **more: str) -> None:
+        """Answer with an error, as JSON; ``more`` are fields of it."""
         self.set_status(status)
-        self.finish(error_body(status, message))
+        self.finish(error_body(status, message, **more))
 
 
 class GuardedServer(HTTPServer):

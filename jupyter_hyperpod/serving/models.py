@@ -37,7 +37,6 @@ from .generate import Sampling, check_prompt, generate
 CONFIG = "config.json"
 CONFIG_LIMIT_BYTES = 1 << 20
 BYTES = 256  # a decoder with fewer entries in its vocabulary cannot read bytes
-MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
 Report = Callable[[int, int], None]
 Enter = Callable[[str], None]
 
@@ -172,9 +171,9 @@ class Completions:
             prompt = list(prompt.encode())
         if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
             raise InvalidRequest("prompt must be text or a list of token ids")
-        most = completion_options.number(body, "max_tokens", DEFAULT_TOKENS, 1, MAX_TOKENS, int)
-        if problem := check_prompt(self._model.config, prompt, most):
+        if problem := check_prompt(self._model.config, prompt):
             raise InvalidRequest(problem)
+        most = completion_options.length(body, len(prompt), self._model.config.max_position_embeddings)
         sampling = completion_options.sampling(body, vocabulary, _seed(task.request_id))
         return prompt, most, sampling, completion_options.stops(body)
 

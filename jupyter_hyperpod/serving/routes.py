@@ -28,6 +28,7 @@ from .context import (
     REQUEST_LIMIT_BYTES,
     STREAM,
     error_body,
+    shown,
     shows,
 )
 from .deployment import Deployment
@@ -123,7 +124,12 @@ class _Ask(_Guarded):
             self.refuse(404, f"this deployment is asked at {' or '.join(paths)}, not at {self.request.path}")
             return
         request = self._request(bytes(self._body))
-        if _streamed(request.body):
+        said, names = _object(request.body), deployment.site.model_names
+        if self.request.path.startswith("/v1/") and names and said.get("model") not in (None, *names):
+            problem = f"the model {shown(said['model'])} is not served here; expected {' or '.join(names)}, or no model"
+            self.refuse(404, problem, param="model", code="model_not_found")
+            return
+        if said.get("stream") is True:
             request.stream = self._pass_on
         await self._ask(request)
 
@@ -133,12 +139,12 @@ class _Ask(_Guarded):
         if self.request.path != MODELS_PATH:
             self.refuse(405, f"{self.request.path} is asked with POST")
             return
-        engine = deployment.site.serve.engine
-        if engine is not None and not engine.model_name and deployment.ending is None:
+        names = deployment.site.model_names
+        if not names and deployment.ending is None:
             await self._ask(self._request(b""))
             return
-        card = {"id": deployment.site.spec.name, "object": "model", "created": deployment.opened_s}
-        self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
+        card = {"object": "model", "created": deployment.opened_s, "owned_by": "jupyter_hyperpod"}
+        self.finish({"object": "list", "data": [{"id": name} | card for name in names or (deployment.site.spec.name,)]})
 
     def _request(self, body: bytes) -> ClientRequest:
         given = self.request.headers.get(REQUEST_ID, "")
@@ -225,12 +231,12 @@ class _Nothing(_Guarded):
             self.refuse(404, f"nothing is at {self.request.path}; expected one of {there}, /v1/models or /healthz")
 
 
-def _streamed(body: bytes) -> bool:
-    """Whether the client wants the answer in pieces; the replica refuses a body that is not JSON."""
+def _object(body: bytes) -> dict[str, Any]:
+    """What a request says; empty where it is no object of JSON, which the replica refuses."""
     with suppress(ValueError, RecursionError):
         found: Any = json.loads(body)
-        return isinstance(found, dict) and found.get("stream") is True
-    return False
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def application(deployment: Deployment) -> Application:

@@ -123,6 +123,27 @@ def test_only_the_likeliest_are_drawn(options: dict[str, Any], drawn: set[int]) 
     assert {draw(scores, read(options), generator) for _ in range(200)} == drawn
 
 
+@pytest.mark.parametrize(
+    ("asked", "prompt", "positions", "problem"),
+    [
+        (5000, 3, 9000, "from 1 to 4096, which is the most for one request"),
+        (4096, 3, 4096, "to 4093, because the model reads and says at most 4096 tokens in all, and the prompt has 3"),
+        (0, 3, 9000, "max_tokens is 0; expected a whole number from 1"),
+    ],
+)
+def test_more_tokens_than_there_can_be_are_refused_with_what_limits_them(
+    asked: int, prompt: int, positions: int, problem: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        completion_options.length({"max_tokens": asked}, prompt, positions)
+
+
+def test_without_a_number_the_answer_is_as_long_as_the_model_has_room() -> None:
+    assert completion_options.length({}, 3, 4096) == completion_options.DEFAULT_TOKENS
+    assert completion_options.length({}, 4090, 4096) == 6
+    assert completion_options.length({"max_tokens": 4093}, 3, 4096) == 4093
+
+
 def test_a_number_that_came_as_text_is_named_as_text() -> None:
     with pytest.raises(InvalidRequest, match='^top_k is "5", a text; expected a whole number from -1 to'):
         read({"top_k": "5"})

@@ -133,7 +133,8 @@ def test_it_listens_on_loopback_only(chat: Deployment) -> None:
         ({"prompt": [999]}, "token 999 is not in the vocabulary"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
         ({"prompt": "x", "temperature": "hot"}, 'temperature is "hot", a text; expected a number'),
-        ({"prompt": "x" * 4096, "max_tokens": 1}, "more than the 4096 positions"),
+        ({"prompt": "x" * 4096}, "the prompt has 4096 tokens, and the model reads and says at most 4096 in all"),
+        ({"prompt": "x", "max_tokens": 4096}, "from 1 to 4095, because the model reads and says at most 4096 tokens"),
         ({"prompt": "x", "n": 2}, "n is 2; this endpoint only knows 1"),
         ({"prompt": "x", "tools": [{}]}, "tools is [{}]; this endpoint only knows []"),
         ({"prompt": "x", "stop": [""]}, "stop must be text"),
@@ -149,9 +150,19 @@ def test_a_request_that_cannot_be_answered_is_told_why(chat: Deployment, body: o
 def test_other_paths_say_what_there_is(chat: Deployment) -> None:
     assert chat.client.ask("/nothing").status == 404
     assert "asked at /v1/completions" in chat.client.ask("/predict", {"inputs": 1}).json()["error"]["message"]
-    assert chat.client.ask("/v1/models").json()["data"][0]["id"] == "chat"
     health = chat.health()
     assert (health["state"], health["ready"], health["queued"]) == ("running", 1, 0)
+
+
+def test_a_request_for_another_model_is_not_answered(chat: Deployment, decoder: Path) -> None:
+    names = [model["id"] for model in chat.client.ask("/v1/models").json()["data"]]
+    assert names == ["chat", str(decoder)]
+    assert [chat.complete(model=name).status for name in (*names, None)] == [200] * 3
+    for name, stream in (("gpt-4", False), ("gpt-4", True), ("", False), (7, False)):
+        found = chat.complete(model=name, stream=stream)
+        error = found.json()["error"]
+        assert (found.status, error["code"], error["param"]) == (404, "model_not_found", "model")
+        assert f"the model {json.dumps(name)} is not served here; expected chat or {decoder}" in error["message"]
 
 
 def test_a_handler_predicts_and_its_errors_are_told(serve: Serve, number: tuple[Path, Path]) -> None:

@@ -58,6 +58,7 @@ def test_it_chats_streams_and_is_replaced(serve: Serve, model: Path, eventually:
     assert said.rstrip("\ufffd") == text.rstrip("\ufffd"), "but for half a letter at the end"
     assert json.loads(stream.splitlines()[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length", stream
     assert found.client.ask("/v1/models").json()["data"][0]["id"] == "tiny"
+    assert found.client.ask("/v1/chat/completions", body | {"model": "org/other"}).status == 404, "it fetches nothing"
     replica = found.pids()[0]
     os.kill(descendants(replica)[1], signal.SIGKILL)
     eventually(lambda: found.pids() and replica not in found.pids(), 60)
