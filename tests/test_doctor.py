@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -283,6 +284,24 @@ def test_something_that_accepts_connections_and_does_not_answer(store: Store, mo
     with closing(listen(private_directory(directory_of_host(store)), control.SOCKET)):
         found = machine_parts.supervisor(store)
     assert found.verdict == FAILED and "does not answer" in found.sentence and "kill -CONT" in found.remedy
+
+
+def test_a_supervisor_whose_socket_was_deleted(cluster: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_parts, "ANSWER_S", 0.5)
+    before = control.status(cluster)
+    path = directory_of_host(cluster) / control.SOCKET
+    path.unlink()
+    found = machine_parts.supervisor(cluster)
+    assert found.verdict == FAILED
+    assert found.sentence == f"process {before['pid']} is alive, but nothing reaches it, as its socket is gone: {path}"
+    first, second = re.findall("`([^`]*)`", found.remedy)
+    assert first == f"kill -KILL {before['pid']}"
+    subprocess.run(first.split(), check=True)
+    assert main(["--store", str(cluster.root), *second.split()[2:]]) == 0
+    assert machine_parts.supervisor(cluster).verdict == PASSED
+    after = control.status(cluster)
+    assert after["pid"] != before["pid"]
+    assert [node["pid"] for node in after["nodes"]] == [node["pid"] for node in before["nodes"]], "the nodes stay"
 
 
 def test_a_supervisor_that_was_lost_with_its_nodes(store: Store) -> None:

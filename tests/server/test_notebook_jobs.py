@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,29 @@ def test_notebook_jobs_run_on_the_cluster(server: Server, cluster: Store, eventu
     for job in set(cluster.job_ids()) - before:
         assert jobs.wait(cluster, job)["state"] == "stopped"
     eventually(lambda: not server.children() and not list(marks.iterdir()), 30)
+
+
+def test_the_server_answers_while_a_notebook_job_is_deleted(
+    server: Server, cluster: Store, eventually: Callable[..., Any]
+) -> None:
+    """Its follower takes long to end: it is halted here."""
+    held = server.create("held", FOREVER)
+    (follower,) = map(int, eventually(server.children, 20))
+    other = server.create("other", FOREVER)
+    eventually(lambda: len(cluster.job_ids()) == 2, 120, server.log())
+    os.kill(follower, signal.SIGSTOP)
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            deleted = [threads.submit(server.ask, "DELETE", f"jobs/{held}") for _ in range(2)]
+            eventually(lambda: server.job(held)["status"] == "STOPPING", 20)
+            server.ask("PATCH", f"jobs/{other}", {"status": "STOPPED"})
+            eventually(lambda: server.job(other)["status"] == "STOPPED", 60, server.log())
+            assert not any(one.done() for one in deleted)
+        finally:
+            os.kill(follower, signal.SIGCONT)
+        assert [one.result(60) for one in deleted] == [None, None]
+    with pytest.raises(urllib.error.HTTPError):
+        server.job(held)
+    for job in cluster.job_ids():
+        assert jobs.wait(cluster, job)["state"] == "stopped"
+    eventually(lambda: not server.children(), 30)

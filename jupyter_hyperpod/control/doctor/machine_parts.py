@@ -14,18 +14,21 @@ from ...core.backends import BACKENDS
 from ...core.errors import ClusterError, HyperpodError, NoCluster, StoreError
 from ...core.units import few, format_bytes, plural
 from ...policy.preflight import FAILED, PASSED, SKIPPED, Row
+from ...storage.host_lease import directory_of_host
 from ...storage.sharing import owner_elsewhere
 from ...storage.store import Store
 from ...system import portable
 from ...system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK
 from ...system.locks import one_at_a_time
 from .. import cluster
+from ..clusters.owner import owner
 
 LEAST_FREE = 1 << 30
 LEAST_INODES = 10_000
 LEAST_DESCRIPTORS = 4096
 MOST_SKEW_S = 2.0
 ANSWER_S = 5.0
+LOOK_S = 0.05
 OWN_STORE = "take a store of your own with $JUPYTER_HYPERPOD_STORE"
 _PRIVATE = ("secret", "environment", "fingerprint.json")
 
@@ -116,6 +119,8 @@ def supervisor(store: Store) -> Row:
         view = cluster.status(store)
         if view["state"] == "lost":
             return Row("supervisor", FAILED, str(view["reason"]), start)
+        if not _settled(store):
+            return _unreachable(store)
         if not cluster.connectable(store):
             return Row("supervisor", PASSED, view["reason"] or "none runs, and none is needed: a submission starts one")
         pid = int(cluster.request(store, {"op": "status"}, timeout_s=ANSWER_S)["pid"])
@@ -126,6 +131,25 @@ def supervisor(store: Store) -> Row:
         remedy = f"`kill -CONT` continues one that was stopped; else `kill -KILL` it: running jobs go on, and `{start}`"
         return Row("supervisor", FAILED, said, f"{remedy} brings another one")
     return Row("supervisor", PASSED, f"process {pid} answers; {plural(len(view['nodes']), 'node')}")
+
+
+def _settled(store: Store) -> bool:
+    """Wait for a supervisor that begins or ends; False where one neither accepts connections nor ends."""
+    deadline_s = time.monotonic() + ANSWER_S
+    while owner(store) is not None and not cluster.connectable(store):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _unreachable(store: Store) -> Row:
+    pid, path = owner(store), directory_of_host(store) / cluster.SOCKET
+    if cluster.status(store)["state"] == "stopping":
+        return Row("supervisor", SKIPPED, f"process {pid} ends the cluster at this moment; look again when it has")
+    how = "but accepts no connections at" if path.exists() else "but nothing reaches it, as its socket is gone:"
+    remedy = f"`kill -KILL {pid}`: running jobs go on, and `jupyter hyperpod cluster start` brings another one"
+    return Row("supervisor", FAILED, f"process {pid} is alive, {how} {path}", remedy)
 
 
 def addresses() -> Row:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import shutil
+from collections.abc import Awaitable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -76,6 +79,7 @@ class HyperpodScheduler(Scheduler):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._followers: dict[str, BaseProcess] = {}
+        self._deletions: dict[str, asyncio.Task[None]] = {}
         # multiprocessing waits for all children when this process ends, and these may run for days. What is registered
         # so comes before that, whichever of the two was imported first; a function of `atexit` may come after it
         Finalize(None, _end, args=(self._followers,), exitpriority=100)
@@ -125,19 +129,46 @@ class HyperpodScheduler(Scheduler):
             ask_to_stop(store, job.id)
         self._follow_again()  # where its follower was killed, somebody has to note the end
 
-    def delete_job(self, job_id: str) -> None:
-        """Delete the notebook job; its job on the cluster is stopped and stays in the list of jobs."""
+    def delete_job(self, job_id: str) -> Awaitable[None] | None:
+        """Delete the notebook job; its job on the cluster is stopped and stays in the list of jobs.
+
+        Of a job on the cluster, what is returned has to be awaited.
+        """
         model = self.get_job(job_id, False)
         if model.runtime_environment_name != ENVIRONMENT:
             super().delete_job(job_id)
-            return
-        if (process := self._followers.pop(job_id, None)) is not None:
-            _end({job_id: process})  # first: it may be about to submit, and nobody would stop that job
-        store = store_of(model)
+            return None
+        if job_id not in self._deletions:
+            self._deletions[job_id] = asyncio.ensure_future(self._delete(model))
+        return self._deletions[job_id]
+
+    async def delete_job_definition(self, job_definition_id: str) -> None:
+        """Delete what notebook jobs are made of, with these."""
+        while ours := self._ours_of(job_definition_id):
+            await asyncio.gather(*filter(None, map(self.delete_job, ours)))
+        super().delete_job_definition(job_definition_id)
+
+    def _ours_of(self, definition: str) -> list[str]:
         with self.db_session() as session:
-            goes_on = session.query(Job).filter(Job.job_id == job_id, Job.end_time.is_(None))
-            goes_on.update({"status": Status.STOPPING})
-            session.commit()
+            ours = (Job.job_definition_id == definition, Job.runtime_environment_name == ENVIRONMENT)
+            return [job_id for (job_id,) in session.query(Job.job_id).filter(*ours)]
+
+    async def _delete(self, model: DescribeJob) -> None:
+        job_id, store = model.job_id, store_of(model)
+        try:
+            with self.db_session() as session:
+                goes_on = session.query(Job).filter(Job.job_id == job_id, Job.end_time.is_(None))
+                goes_on.update({"status": Status.STOPPING})
+                session.commit()
+            if (process := self._followers.get(job_id)) is not None:
+                await _ended(process)  # before: it may be about to submit, and nobody would stop that job
+            self._remove(model, store)
+        finally:
+            del self._deletions[job_id]
+
+    def _remove(self, model: DescribeJob, store: Store) -> None:
+        job_id = model.job_id
+        self._followers.pop(job_id, None)
         if job := submitted(store, model):
             ask_to_stop(store, job.id)
         folder = Path(self.get_staging_paths(model)["input"]).parent
@@ -158,8 +189,8 @@ class HyperpodScheduler(Scheduler):
         with self.db_session() as session:
             open_ones = session.query(Job).filter(Job.runtime_environment_name == ENVIRONMENT, Job.end_time.is_(None))
             for record in open_ones.all():
-                if record.pid is None and record.status not in begun:
-                    continue  # its files may not have been copied
+                if record.job_id in self._deletions or (record.pid is None and record.status not in begun):
+                    continue  # of the latter, files may not have been copied
                 model = DescribeJob.from_orm(record)
                 known = self._followers.get(model.job_id)
                 if (known and known.is_alive()) or is_followed(store_of(model), model.job_id):
@@ -180,12 +211,23 @@ class HyperpodScheduler(Scheduler):
         self._followers[job_id] = follower
 
 
-def _end(followers: dict[str, BaseProcess]) -> None:
+async def _ended(process: BaseProcess) -> None:
+    """End a process that follows a notebook job, while the server answers others."""
+    process.terminate()
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(process.sentinel, ended.set)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), END_S)
+    loop.remove_reader(process.sentinel)
+    _end({"": process}, 0.0)
+
+
+def _end(followers: dict[str, BaseProcess], timeout_s: float = END_S) -> None:
     """End processes that follow notebook jobs: the jobs go on."""
     for process in followers.values():
         process.terminate()
     for process in followers.values():
-        process.join(END_S)
+        process.join(timeout_s)
         if process.is_alive():
             process.kill()
             process.join()
