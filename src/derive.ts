@@ -193,7 +193,7 @@ function lost(incident: IIncident): boolean {
 
 /** One line of output, joined from its pieces. */
 export interface ILine {
-  key: number | string;
+  key: string;
   rank: number | null;
   node: string;
   stream: string;
@@ -257,6 +257,16 @@ export function frames(error: IUserError): IFrame[] {
   return found;
 }
 
+/** Live pieces have no places: each gets a number, which its lines keep when older pieces fall away. */
+const numbers = new WeakMap<object, number>();
+let pieceCount = 0;
+
+function numberOf(piece: object): number {
+  const known = numbers.get(piece) ?? ++pieceCount;
+  numbers.set(piece, known);
+  return known;
+}
+
 /** Lines of the output in the order in which they began; a carriage return overwrites its line. */
 export function outputLines(
   output: readonly (
@@ -265,7 +275,9 @@ export function outputLines(
 ): ILine[] {
   const lines: ILine[] = [];
   const open = new Map<string, ILine>();
-  for (const { member, node, rank, stream, text, place } of output) {
+  for (const one of output) {
+    const { member, node, rank, stream, text, place } = one;
+    const named = place ?? numberOf(one);
     const key = `${member ?? `${node}\n${rank}`}\n${stream}`;
     const pieces = stripEscapes(text).split('\n');
     pieces.forEach((piece, index) => {
@@ -273,7 +285,7 @@ export function outputLines(
       if (line) {
         line.text += piece;
       } else if (piece || index < pieces.length - 1) {
-        const name = place === undefined ? lines.length : `${place} ${index}`;
+        const name = `${named} ${index}`;
         const begun = { key: name, rank, node, stream, text: piece };
         lines.push(begun);
         open.set(key, begun);

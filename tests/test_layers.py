@@ -352,6 +352,15 @@ def test_one_door_to_the_server() -> None:
     assert requests.search((TREE / "src" / "api.ts").read_text())
 
 
+def test_no_style_is_looked_up_for_every_element() -> None:
+    """With such a rule a browser styles the neighbours of whatever changes again, in all of JupyterLab."""
+    sheets = sorted((TREE / "labextension" / "style").glob("*.css"))
+    assert sheets
+    for path in sheets:
+        found = re.search(r"^.*[+~] *(?:\*|:|\[).*[,{]$", path.read_text(), re.M)
+        assert found is None, f"{path.relative_to(TREE)}: {found.group() if found else None}"
+
+
 HEAVY = ("torch", "numpy", "IPython", "tornado", "traitlets", "jupyter_server", "fsspec", "asyncio")
 
 

@@ -87,6 +87,14 @@ describe('outputLines', () => {
     expect(ranksOf(lines)).toEqual([0, 1]);
   });
 
+  it('names a line the same when older pieces fall away', () => {
+    const pieces = [piece(0, 'a\nb\n'), piece(1, 'c\n'), piece(0, 'd\ne')];
+    const names = (from: number) =>
+      outputLines(pieces.slice(from)).map(line => line.key);
+    expect(new Set(names(0)).size).toBe(5);
+    expect(names(1)).toEqual(names(0).slice(2));
+  });
+
   it('keeps empty lines, and apart what is standard error', () => {
     const lines = outputLines([piece(0, 'a'), piece(0, 'e\n', 'stderr')]);
     expect(lines.map(line => line.text)).toEqual(['a', 'e']);
