@@ -47,7 +47,7 @@ class Copies:
 
     ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it. ``left``: the cell has
     left that loop before its end. ``ended``: the variables at the end of the loop before. ``late``: what `LateChanges`
-    shows, in checkpoints.
+    shows, in checkpoints. ``turn``: the number of the step with which it left that loop, 0 where that is not known.
     """
 
     step: int
@@ -62,6 +62,7 @@ class Copies:
     data: dict[str, Copy] = field(default_factory=dict)
     ended: dict[str, Copy] = field(default_factory=dict)
     late: dict[str, Any] = field(default_factory=dict)
+    turn: int = 0
 
 
 class Carried:
@@ -90,6 +91,7 @@ class Carried:
         self.unproven: dict[str, Any] = {}  # what a checkpoint shows, which this member has not compared yet
         self.since: list[str] = []  # paths that were copied first in a step, since the cell was between two
         self._left = -1  # the last loop, from 1, that was left before its end, here or where the copies were made
+        self.left_with = 0  # the number of the step with which it was left, 0 where that is not known
 
     def register(self, objects: Mapping[str, Any]) -> None:
         """Carry these objects, too. Raises TrainingError for values that cannot be changed in place."""
@@ -129,6 +131,7 @@ class Carried:
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
         self.since = []
         self._sealed.ended = ended
+        self._sealed.turn = self.left_with if self._left == loop else 0
         if self.data is not None:
             self._sealed.data = self.data.state_dict()
 
@@ -171,7 +174,7 @@ class Carried:
         if loop >= received.loop:
             self._received, self.unproven = None, received.late
             if received.left:
-                self._left = loop
+                self._left, self.left_with = loop, received.turn
         held = self.origins.alive()
         self.origins.forget_new()
         copier = Copier(self._own, None, self._model)
@@ -233,9 +236,13 @@ class Carried:
         """Whether this member's cell has not reached the place of the copies that it was given."""
         return self._received is not None
 
-    def leave(self, loop: int) -> None:
-        """The cell leaves this loop before its end."""
-        self._left = loop
+    def leave(self, loop: int, turn: int) -> None:
+        """The cell leaves this loop before its end, with the step of the number ``turn``."""
+        self._left, self.left_with = loop, turn
+
+    def is_left(self, loop: int) -> bool:
+        """Whether this loop was left before its end, here or where the copies were made."""
+        return loop == self._left
 
     def is_elsewhere(self, loop: int) -> bool:
         """Whether this member's cell must leave its loop at once: the others are in a later one, or have left it."""
@@ -248,13 +255,13 @@ class Carried:
     def at(self, step: int) -> dict[str, Any]:
         """The copies after ``step``, for other members and checkpoints."""
         copies = self._received if self._received is not None and self._received.step == step else self._sealed
-        place = {"loop": copies.loop, "epoch": copies.epoch, "left": copies.left}
+        place = {"loop": copies.loop, "epoch": copies.epoch, "left": copies.left, "turn": copies.turn}
         return place | {part: getattr(copies, part) for part in PARTS}
 
     def load(self, found: Mapping[str, Any], step: int) -> None:
         """Take copies that another member made after ``step``, or that a checkpoint holds, for `enter`."""
         place = found.get("loop", 0), tuple(found.get("epoch", (0, 0, 0, 0))), found.get("left", False)
-        self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS))
+        self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS), found.get("turn", 0))
 
     def leave_variables(self) -> None:
         """The cell keeps the variables that it has: only what is registered is taken from the copies."""

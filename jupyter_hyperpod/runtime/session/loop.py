@@ -160,24 +160,31 @@ class Loop:
         self._refuse_endless()
         self._between_steps()
         self._start()
+        has_turned = False
         while self._goes_on(until):
             step, self._restored = self._next(), False
-            self._inside = True
+            self._inside = has_turned = True
             try:
                 yield step
             except GeneratorExit:
                 self._inside, self._calls = False, 0
                 if not self._over:  # else an iterator that was kept is collected long after the session
-                    self._leave()
+                    self._leave(step.number)
                 raise
             self._inside = False
             if self._state.applied < step.number * self._runs and not self._restored:
                 raise TrainingError(step.missing())
             self._between_steps()
         self._carry_at_end()
-        if self._is_passed and self._state.applied:
-            bind_target(Step(self._execution, self._state.applied // self._runs, self._optimizer))
+        if until is None and (number := self._last_turn(has_turned or not count)):
+            bind_target(Step(self._execution, number, self._optimizer))
         self._state.keep_for_later(self._carried.is_behind(self._loop))
+
+    def _last_turn(self, has_turned: bool) -> int:
+        """The number of the step with which the others ended a loop that was over when this member came, or 0."""
+        if not self._is_passed and (has_turned or self._carried.is_behind(self._loop)):
+            return 0
+        return self._carried.left_with if self._carried.is_left(self._loop) else self._state.applied // self._runs
 
     def _refuse_endless(self) -> None:
         over = self._parts.resync.over
@@ -289,12 +296,12 @@ class Loop:
         self._seal()
         self._meet(in_loop=True)
 
-    def _leave(self) -> None:
+    def _leave(self, turn: int) -> None:
         """The cell leaves its loop by ``break``: a member that joins from now on begins behind the loop.
 
         What the cell carries is copied at once, because the newcomer runs all that follows.
         """
-        self._carried.leave(self._loop)
+        self._carried.leave(self._loop, turn)
         self._state.show(self._state.applied)
         with suppress(Exception):  # the loop may end by an error, which is the one to be shown
             self._seal()
