@@ -261,7 +261,8 @@ class Carried:
     def load(self, found: Mapping[str, Any], step: int) -> None:
         """Take copies that another member made after ``step``, or that a checkpoint holds, for `enter`."""
         place = found.get("loop", 0), tuple(found.get("epoch", (0, 0, 0, 0))), found.get("left", False)
-        self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS), found.get("turn", 0))
+        self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS))
+        self._received.turn = found.get("turn", 0)
 
     def leave_variables(self) -> None:
         """The cell keeps the variables that it has: only what is registered is taken from the copies."""
