@@ -95,6 +95,7 @@ def test_the_error_is_shown_where_it_is_chosen(store: Store, show: Show) -> None
     assert errors("--rank", "1") == [*ERROR[:-1], "ValueError: odd 1"]
     assert errors("--node", "node-1")[-1] == "ValueError: odd 1"
     assert errors("--grep", "Error|line.1") == ["ValueError: odd 0"]
+    assert errors("--level", "error,info") == whole and errors("--level", "warning,other") == []
     assert errors("--since", "40min") == whole and errors("--until", "40min") == []
     assert errors("--tail", "1") == whole[-1:] and show("logs", job.id, "--tail", "1")[0] == []
     assert len(show("logs", job.id, "--tail", "5")[0]) == 2 and errors("--tail", "5") == whole
@@ -127,7 +128,7 @@ def test_json_stays_json_where_nothing_matches(store: Store, capsys: Said) -> No
 
 def test_following_an_ended_job_shows_the_same(store: Store, capsys: Said) -> None:
     job = failed(store)
-    for options in ([], ["--rank", "1"], ["--tail", "2"], ["--tail", "5"], ["--grep", "nothing"], ["--node", "node-0"]):
+    for options in ([], ["--rank", "1"], ["--tail", "2"], ["--tail", "5"], ["--level", "error"], ["--node", "node-0"]):
         shown: list[Any] = []
         for more in ([], ["--follow"]):
             assert main(["logs", job.id, *options, *more]) == 0

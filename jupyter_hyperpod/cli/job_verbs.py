@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -206,6 +206,7 @@ def _show_output(
 ) -> int | None:
     """Print a job's output to its end; returns the number of lines, or None when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
+    pieces = watch.OutputPieces(choice)
     notice = waits = ""
     shown = 0
     try:
@@ -214,7 +215,7 @@ def _show_output(
             if lines is None:
                 watch.require_rank(follower.view, events, choice.rank, later=True)
                 lines = watch.OutputLines(follower.view, choice)
-            found = _shown_as_json(events, choice) if options.json else lines.feed_all(events, ends=False)
+            found = pieces.of(events) if options.json else lines.feed_all(events, ends=False)
             if first and not options.json:  # of a job that has ended, the error counts among the last lines
                 choice, _ = printed.with_error(follower.store.job(follower.job_id), follower.view, choice)
             shown += _print(choice.last(found) if first else found, terminal)
@@ -229,10 +230,6 @@ def _show_output(
         return None
     terminal.clear()
     return shown
-
-
-def _shown_as_json(events: Iterable[Event], choice: OutputChoice) -> Iterator[Event]:
-    return (event for event in events if choice.takes(event) and choice.has(event.data["text"]))
 
 
 def _print(shown: Iterable[Event | tuple[str, str]], terminal: Terminal) -> int:

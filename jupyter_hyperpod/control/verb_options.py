@@ -16,6 +16,8 @@ from ..core.names import is_job_id
 from ..core.options import argument, near_matches
 from ..core.units import plural
 from ..storage.output import output_choice
+from ..storage.output.levels import LEVELS
+from ..storage.output.levels import parse as parse_levels
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
@@ -32,6 +34,13 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", metavar="NODE", help="only what was printed on this node")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
     parser.add_argument("--grep", metavar="REGEX", help="only lines in which this regular expression is found")
+    parser.add_argument(
+        "--level",
+        type=argument(_levels),
+        metavar="LEVEL",
+        help=f"only lines of this level, or of several with commas: {', '.join(LEVELS)}. Usual formats of logs are "
+        "known; a traceback has the level of its record, else error",
+    )
     parser.add_argument("--since", metavar="TIME", help=f"only what was printed since {when}")
     parser.add_argument("--until", metavar="TIME", help="only what was printed until then")
     parser.add_argument(
@@ -39,6 +48,11 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="only what each rank printed in its steps from A to B of the newest session; A:, :B and A work, too",
     )
+
+
+def _levels(text: str) -> str:
+    parse_levels(text)
+    return text
 
 
 def tail(options: argparse.Namespace, things: str) -> int | None:
@@ -56,7 +70,8 @@ def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = Fal
     if options.steps and (options.since or options.until):
         raise SpecError("give a range either of time (--since, --until) or of steps (--steps)")
     last, pattern = tail(options, "lines"), output_choice.pattern(options.grep) if options.grep else None
-    found = OutputChoice(options.rank, tail=last, pattern=pattern, node=options.node)
+    levels = parse_levels(options.level) if options.level else None
+    found = OutputChoice(options.rank, tail=last, pattern=pattern, node=options.node, levels=levels)
     if options.steps:
         steps = output_choice.chosen_steps(job.events, *output_choice.step_range(options.steps))
         return replace(found, steps=steps)
@@ -66,7 +81,7 @@ def log_choice(options: argparse.Namespace, job: JobStore, *, follow: bool = Fal
 
 def log_filters(options: argparse.Namespace) -> str:
     """The options of ``logs`` that were given and may hide lines, as they were written."""
-    return given_filters(options, "rank", "node", "grep", "since", "until", "steps")
+    return given_filters(options, "rank", "node", "grep", "level", "since", "until", "steps")
 
 
 def given_filters(options: argparse.Namespace, *names: str) -> str:

@@ -16,6 +16,7 @@ from ..storage.folded import FoldedJournal
 from ..storage.host_lease import OtherHost
 from ..storage.journal import follow_events
 from ..storage.journal_search import read_kinds
+from ..storage.output.levels import LevelReader, PieceLevels
 from ..storage.output.output_choice import OutputChoice
 from ..storage.output.output_range import AGENT, last_output, sources
 from ..storage.output.output_reader import JournalGaps, OutputReader, is_notice
@@ -175,11 +176,7 @@ def printed(store: Store, job_id: str, choice: OutputChoice) -> tuple[View, Iter
 def printed_pieces(store: Store, job_id: str, choice: OutputChoice) -> Iterator[Event]:
     """The same as events, which name the time, the rank and the step."""
     checked(store, job_id, choice)
-
-    def chosen(events: Iterator[Event]) -> Iterator[Event]:
-        return (event for event in events if is_notice(event) or choice.has(event.data["text"]))
-
-    return last_output(store.job(job_id), choice, chosen)
+    return last_output(store.job(job_id), choice, lambda events: OutputPieces(choice).of(events))
 
 
 def checked(store: Store, job_id: str, choice: OutputChoice) -> View:
@@ -201,6 +198,21 @@ def wait_for_step(store: Store, job_id: str, step: int) -> View:
         if watch.view["step"] >= step:
             return watch.view
     raise Conflict(f"{job_id} {watch.view['state']} at step {watch.view['step']}, before step {step}")
+
+
+class OutputPieces:
+    """Of the events of a job, in their order, the pieces of output that are chosen, and notices of dropped ones."""
+
+    def __init__(self, choice: OutputChoice) -> None:
+        self._choice = choice
+        self._levels = None if choice.levels is None else PieceLevels(choice.levels)
+
+    def of(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The chosen ones of these, with those of their lines that have the levels."""
+        output = (event for event in events if is_notice(event) or self._choice.takes(event))
+        for event in output if self._levels is None else self._levels.of(output):
+            if is_notice(event) or self._choice.has(event.data["text"]):
+                yield event
 
 
 class UnfinishedLine:
@@ -250,6 +262,7 @@ class OutputLines:
         self._stood_by = self._prefixed or view["spares_wanted"] > 0  # a spare runs the code up to its session
         self._choice = choice or OutputChoice()
         self._open: dict[tuple[str, str], UnfinishedLine] = {}
+        self._levels: dict[tuple[str, str], LevelReader] = {}
 
     def shows(self, event: Event) -> bool:
         """Whether the event is output that is wanted."""
@@ -269,7 +282,7 @@ class OutputLines:
         line.add(first)
         if lines:
             self._open.pop(key, None)
-            yield from self._chosen(key[1], line.prefix, [line.whole(), *lines[:-1]])
+            yield from self._chosen(key, line.prefix, [line.whole(), *lines[:-1]])
             line = UnfinishedLine(line.prefix)
             line.add(lines[-1])
         if line.pieces:
@@ -294,18 +307,20 @@ class OutputLines:
         """Yield the unfinished lines of the event's member: something else follows them."""
         for key in [key for key in self._open if key[0] == str(event.data["member"])]:
             line = self._open.pop(key)
-            yield from self._chosen(key[1], line.prefix, [line.whole()])
+            yield from self._chosen(key, line.prefix, [line.whole()])
 
     def finish(self) -> Iterator[tuple[str, str]]:
         """Yield the lines that have no newline at the end."""
-        for (_, stream), line in self._open.items():
-            yield from self._chosen(stream, line.prefix, [line.whole()])
+        for key, line in self._open.items():
+            yield from self._chosen(key, line.prefix, [line.whole()])
         self._open.clear()
 
-    def _chosen(self, stream: str, prefix: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    def _chosen(self, key: tuple[str, str], prefix: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+        levels = self._choice.levels
+        reader = None if levels is None else self._levels.setdefault(key, LevelReader())
         for line in map(_overwritten, lines):
-            if self._choice.has(line):
-                yield stream, prefix + line
+            if (levels is None or reader is None or reader.read(line) in levels) and self._choice.has(line):
+                yield key[1], prefix + line
 
     def _prefix(self, data: Any) -> str:
         if data["rank"] is not None:

@@ -1,4 +1,4 @@
-"""Pages of a job's output: by rank, node, time, step and text, from a place on. A page costs little memory and time."""
+"""Pages of a job's output: by rank, node, time, step, level and text, from a place on. A page is cheap."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tornado import web
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..storage.output import output_choice
+from ..storage.output.levels import parse as parse_levels
 from ..storage.output.output_choice import OutputChoice
 from ..storage.output.output_range import Place, chunks_before, pass_output, place_of
 from ..storage.output.output_reader import is_notice
@@ -38,6 +39,7 @@ class OutputQuery:
     until: str = ""
     steps: str = ""
     text: str = ""
+    level: str = ""
     after: str = ""
     before: str = ""
     tail: str = ""
@@ -57,6 +59,7 @@ class OutputQuery:
             since_s=since_s,
             until_s=until_s,
             steps=steps,
+            levels=parse_levels(self.level) if self.level else None,
             tail=_number("tail", self.tail, 1, MOST_PIECES) if self.tail else None,
         )
 

@@ -4,7 +4,12 @@ import type { IOutputPiece } from '../api';
 import { ILine, outputLines, ranksOf } from '../derive';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
-import { IOutputPart, IOutputQuery, OutputPager } from '../model/outputPager';
+import {
+  IOutputPart,
+  IOutputQuery,
+  Level,
+  OutputPager
+} from '../model/outputPager';
 import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 import { useShared } from './context';
@@ -27,6 +32,7 @@ export interface IOutputTools {
   job: IJobView;
   query: IOutputQuery;
   onPart: (part: IOutputPart | undefined) => void;
+  onLevels: (levels: readonly Level[]) => void;
 }
 
 /**
@@ -48,10 +54,12 @@ export function Output(props: {
   const id = React.useId();
   const [rank, setRank] = React.useState<number | null>(null);
   const [text, setText] = React.useState('');
+  const [levels, setLevels] = React.useState<readonly Level[]>([]);
   const [past, setPast] = React.useState(false);
   const box = React.useRef<HTMLDivElement>(null);
-  const back = past || text !== '' || part !== undefined;
-  const query = { rank, text, part };
+  const searching = text !== '' || levels.length > 0 || part !== undefined;
+  const back = past || searching;
+  const query = { rank, text, levels, part };
   const pager = usePager(job.id, back, query);
   const beside = useBeside(job, open && !back);
   const window = back ? pager.window : null;
@@ -68,7 +76,7 @@ export function Output(props: {
     found ?? (rank === null ? live : live.filter(line => line.rank === rank));
   const ranks = ranksOf(live);
   const end = () => {
-    if (past && !text && !part && window?.after === '' && !pager.busy) {
+    if (past && !searching && window?.after === '' && !pager.busy) {
       setPast(false);
     } else {
       void pager.newer();
@@ -83,7 +91,7 @@ export function Output(props: {
   };
   const onScroll = useScroll(box, found !== undefined, begin, end);
 
-  if (live.length === 0 && !found && !text && !part) {
+  if (live.length === 0 && !found && !searching) {
     return null;
   }
   return (
@@ -105,7 +113,14 @@ export function Output(props: {
         )}
         {open && (
           <span className="jp-Hp-output-tools">
-            {Tools && <Tools job={job} query={query} onPart={setPart} />}
+            {Tools && (
+              <Tools
+                job={job}
+                query={query}
+                onPart={setPart}
+                onLevels={setLevels}
+              />
+            )}
             {ranks.length > 1 && (
               <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
             )}
@@ -131,7 +146,7 @@ export function Output(props: {
         tabIndex={0}
         onScroll={onScroll}
       >
-        {open && (window ? window.before !== '' : !text) && (
+        {open && (window ? window.before !== '' : !searching) && (
           <button
             type="button"
             className="jp-Hp-more"
@@ -154,9 +169,10 @@ export function Output(props: {
       {open && back && (
         <PagerState
           pager={pager}
-          searching={text !== '' || part !== undefined}
+          searching={searching}
           onNewest={() => {
             setText('');
+            setLevels([]);
             setPart(undefined);
             setPast(false);
           }}
@@ -174,7 +190,7 @@ function PagerState(props: {
 }): JSX.Element {
   const { trans } = useShared();
   const { pager, searching } = props;
-  const { text } = pager.query;
+  const { text, levels = [] } = pager.query;
   const { window, busy, problem } = pager;
   const reached_s = Number(window?.before.split(' ')[0]);
   let state = '';
@@ -187,7 +203,9 @@ function PagerState(props: {
   } else if (searching && window.pieces.length === 0) {
     state = text
       ? trans.__('No line has this text.')
-      : trans.__('There is no output in this part.');
+      : levels.length > 0
+        ? trans.__('No line has this level.')
+        : trans.__('There is no output in this part.');
   } else if (window.before === '') {
     state = searching
       ? trans.__('All output was searched.')
@@ -215,7 +233,7 @@ function usePager(
     () => new OutputPager(query => model.api.output(id, query), redraw),
     [model, id]
   );
-  const { rank, text, part } = query;
+  const { rank, text, levels, part } = query;
   React.useEffect(() => {
     if (!active) {
       return;
@@ -224,15 +242,17 @@ function usePager(
       () =>
         // Who comes from the newest has it already: a second page is what was asked for.
         void pager
-          .open({ rank, text, part })
-          .then(() => (text || part ? undefined : pager.older())),
+          .open({ rank, text, levels, part })
+          .then(() =>
+            text || levels?.length || part ? undefined : pager.older()
+          ),
       text ? TYPED_MS : 0
     );
     return () => {
       clearTimeout(timer);
       pager.close();
     };
-  }, [pager, active, rank, text, part]);
+  }, [pager, active, rank, text, levels, part]);
   React.useEffect(() => () => pager.close(), [pager]);
   return pager;
 }

@@ -8,7 +8,7 @@ import type { IOutputTools } from '../components/output';
 import { Button } from '../components/parts';
 import { outputLines, ranksOf } from '../derive';
 import { formatInteger } from '../format';
-import { asked, IOutputPart } from '../model/outputPager';
+import { asked, IOutputPart, Level, LEVELS } from '../model/outputPager';
 import { said } from '../said/said';
 import { absolute } from './moments';
 
@@ -17,7 +17,7 @@ const EXAMPLES = { steps: '100', time: '15:00, 10min' };
 
 /** The part of the output by step or time, and all that is looked for as a file. */
 export function OutputTools(props: IOutputTools): JSX.Element {
-  const { job, query, onPart } = props;
+  const { job, query, onPart, onLevels } = props;
   const { model, trans } = useShared();
   const [kind, setKind] = React.useState<'' | 'steps' | 'time'>('');
   const [from, setFrom] = React.useState('');
@@ -66,6 +66,7 @@ export function OutputTools(props: IOutputTools): JSX.Element {
       <span className="jp-Hp-small" role="status">
         {state}
       </span>
+      <LevelFilter levels={query.levels ?? []} onChange={onLevels} />
       <select
         className="jp-Hp-select"
         aria-label={trans.__('The part of the output')}
@@ -102,6 +103,47 @@ export function OutputTools(props: IOutputTools): JSX.Element {
         onClick={download}
       />
     </>
+  );
+}
+
+/** A switch for each level; all lines are shown where none is on. */
+function LevelFilter(props: {
+  levels: readonly Level[];
+  onChange: (levels: readonly Level[]) => void;
+}): JSX.Element {
+  const { trans } = useShared();
+  const { levels, onChange } = props;
+  const words: Record<Level, string> = {
+    error: trans.__('Errors'),
+    warning: trans.__('Warnings'),
+    info: trans.__('Info'),
+    debug: trans.__('Debug'),
+    other: trans.__('Other')
+  };
+  return (
+    <span
+      className="jp-Hp-choices"
+      role="group"
+      aria-label={trans.__('Show only lines of these levels')}
+      title={trans.__(
+        'Levels as usual formats of logs say them; a traceback has the level of its record, else it is an error'
+      )}
+    >
+      {LEVELS.map(level => (
+        <button
+          key={level}
+          type="button"
+          aria-pressed={levels.includes(level)}
+          onClick={() =>
+            onChange(
+              LEVELS.filter(one => (one === level) !== levels.includes(one))
+            )
+          }
+        >
+          {words[level]}
+        </button>
+      ))}
+    </span>
   );
 }
 

@@ -10,10 +10,16 @@ export const MOST_PIECES = 600;
 export const MOST_LINES = 3000;
 const PAGE_PIECES = '150';
 
+/** What a line says of itself; `other` where it says nothing. */
+export const LEVELS = ['error', 'warning', 'info', 'debug', 'other'] as const;
+export type Level = (typeof LEVELS)[number];
+
 /** What is looked for: empty for everything. */
 export interface IOutputQuery {
   rank: number | null;
   text: string;
+  /** Only lines of these; of all where there is none. */
+  levels?: readonly Level[];
   /** The part of the time; missing for all of it. */
   part?: IOutputPart;
 }
@@ -27,11 +33,12 @@ export interface IOutputPart {
 
 /** What the server is asked for. */
 export function asked(query: IOutputQuery): Record<string, string> {
-  const { rank, text, part } = query;
+  const { rank, text, levels = [], part } = query;
   return {
     ...part,
     ...(rank !== null && { rank: String(rank) }),
-    ...(text && { text })
+    ...(text && { text }),
+    ...(levels.length > 0 && { level: levels.join() })
   };
 }
 

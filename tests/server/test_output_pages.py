@@ -196,3 +196,57 @@ def test_the_last_pieces_have_a_size(job: JobStore, store: Store, monkeypatch: p
     newest = page(store, job.id, OutputQuery(tail="10"))
     kept = every["pieces"][-3:]
     assert newest == {"pieces": kept, "after": every["after"], "before": kept[0]["place"], "more": True}
+
+
+@pytest.fixture
+def levelled(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> JobStore:
+    """A rank has printed lines of several levels in each of 300 pieces, every tenth with a traceback in two pieces."""
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, "0.01")
+    made = make_job()
+    journal = JournalWriter(made.events, "agent-node-0")
+    relay = OutputRelay(made, "node-0", journal)
+    for number in range(300):
+        said = f"INFO piece {number}\nplain {number}\n"
+        if number % 10 == 3:
+            said += f'ERROR it failed {number}\nTraceback (most recent call last):\n  File "{"a" * 200}"\n'
+        if number % 10 == 4:
+            said = f"    code {number - 1}\nValueError: {number - 1}\n{said}"
+        relay.write("node-0.a.7", 0, "stdout", said, StepLabel(1, number + 1))
+    relay.close()
+    journal.close()
+    return made
+
+
+async def test_levels_are_found_in_all_of_the_output(levelled: JobStore, api: Api) -> None:
+    async def found(**params: str) -> list[str]:
+        status, answer = await api("GET", f"/jobs/{levelled.id}/output", params={"limit": "1000"} | params)
+        assert status == 200, answer
+        return "".join(piece["text"] for piece in answer["pieces"]).splitlines()
+
+    errors = await found(level="error")
+    assert len(errors) == 150 and errors[3:6] == ["    code 3", "ValueError: 3", "ERROR it failed 13"]
+    assert len(await found(level="other")) == 300 and len(await found(level="error,info")) == 450
+    assert await found(level="info", text="piece 12") == [
+        "INFO piece 12",
+        *(f"INFO piece {n}" for n in range(120, 130)),
+    ]
+    assert await found(level="debug") == []
+    status, answer = await api("GET", f"/jobs/{levelled.id}/output", params={"level": "loud"})
+    assert status == 400 and "'loud' is no level" in answer["message"]
+
+
+@pytest.mark.parametrize("tail", ["1", "4", "1000"])
+def test_levels_are_the_same_from_any_page(
+    levelled: JobStore, store: Store, monkeypatch: pytest.MonkeyPatch, tail: str
+) -> None:
+    """A page that begins in the middle of a traceback knows that it is an error."""
+    monkeypatch.setattr(output_range, "TAIL_BYTES", 700)
+    monkeypatch.setattr(output_range, "MOST_CHUNK_BYTES", 700)
+    forward = page(store, levelled.id, OutputQuery(level="error", limit="1000"))["pieces"]
+    pages = back(store, levelled, level="error", tail=tail)
+    assert [piece for found in reversed(pages) for piece in found["pieces"]] == forward
+    pieces, after, more = [], "", True
+    while more:
+        got = page(store, levelled.id, OutputQuery(level="error", limit=tail, after=after))
+        pieces, after, more = pieces + got["pieces"], got["after"], got["more"]
+    assert pieces == forward

@@ -145,6 +145,9 @@ def test_what_replicas_have_printed_is_shown(store: Store, chat: JobStore, capsy
     assert logs() == (["one", "two", "half"], "")
     (folder / "node-2.log").write_text("other\n")
     assert logs("--tail", "1")[0] == ["[node-1] half", "[node-2] other"]
+    (folder / "node-2.log").write_text("other\nERROR it failed\n  and why\n")
+    assert logs("--level", "error")[0] == ["ERROR it failed", "  and why"]
+    (folder / "node-2.log").write_text("other\n")
     assert logs("--node", "head")[0] == ["of the gateway"]
     assert json.loads(logs("--grep", "oth", "--json")[0][0]) == {"node": "node-2", "log": "node-2", "text": "other"}
     say(chat, "job.state", state="stopped", reason="stopped by ann")

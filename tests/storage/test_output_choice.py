@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.control.watch import OutputLines
+from jupyter_hyperpod.control.watch import OutputLines, OutputPieces
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import new_job_view
@@ -59,6 +60,30 @@ EVENTS = (
 )
 def test_what_is_shown(choice: OutputChoice, expected: list[str]) -> None:
     assert lines(choice, *EVENTS) == expected
+
+
+LEVELLED = (
+    printed("INFO begin\nERROR it", 10.0),
+    printed("step 1\n", 11.0, 1),
+    printed(" failed\n  why\nstep 1\n", 12.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("levels", "text", "expected"),
+    [
+        ({"error"}, "", ["ERROR it failed", "  why"]),
+        ({"error"}, "why", ["  why"]),
+        ({"other"}, "", ["step 1", "step 1"]),
+        ({"info", "error"}, "", ["INFO begin", "ERROR it failed", "  why"]),
+        ({"debug"}, "", []),
+    ],
+)
+def test_lines_have_levels(levels: set[str], text: str, expected: list[str]) -> None:
+    choice = OutputChoice(levels=frozenset(levels), pattern=pattern(text))
+    assert lines(choice, *LEVELLED) == expected
+    pieces = "".join(event.data["text"] for event in OutputPieces(replace(choice, pattern=None)).of(LEVELLED))
+    assert text or pieces == "".join(f"{line}\n" for line in expected)
 
 
 def test_lines_of_a_spare_name_its_node() -> None:

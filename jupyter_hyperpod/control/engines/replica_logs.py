@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ...core.errors import HyperpodError, NotFound, SpecError
 from ...core.units import format_bytes
 from ...storage.journal_search import Search
+from ...storage.output.levels import LevelReader
 from ...storage.output.output_choice import OutputChoice
 from ...storage.store import JobStore
 
@@ -43,6 +44,7 @@ class _Log:
         self.problem = ""
         self.said: list[str] = []  # the nodes of which a note was made
         self.open = ""
+        self.levels = LevelReader()
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
 
@@ -53,9 +55,11 @@ class ReplicaLogs:
     """
 
     def __init__(self, job: JobStore, choice: OutputChoice) -> None:
-        if choice != OutputChoice(pattern=choice.pattern, tail=choice.tail, node=choice.node):
+        known = OutputChoice(pattern=choice.pattern, tail=choice.tail, node=choice.node, levels=choice.levels)
+        if choice != known:
             raise SpecError(
-                "what replicas print has no ranks, times and steps; choose of it with --node, --grep and --tail"
+                "what replicas print has no ranks, times and steps; choose of it with --node, --level, --grep and "
+                "--tail"
             )
         self.folder = Path(job.path) / "logs"
         self._choice = choice
@@ -133,9 +137,13 @@ class ReplicaLogs:
         *lines, log.open = (log.open + log.decoder.decode(content, ends)).split("\n")
         if ends and log.open:
             lines, log.open = [*lines, log.open], ""
-        chosen = (line for line in (line.rstrip("\r").rpartition("\r")[2] for line in lines) if self._choice.has(line))
+        shown = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        chosen = (line for line in shown if self._has_level(log, line) and self._choice.has(line))
         node = nodes[0] if len(nodes) == 1 else ""
         return (ReplicaLine(log.name, node, line) for line in (self._choice.last(chosen) if first else chosen))
+
+    def _has_level(self, log: _Log, line: str) -> bool:
+        return self._choice.levels is None or log.levels.read(line) in self._choice.levels
 
 
 def has_them(job: JobStore) -> bool:

@@ -62,9 +62,9 @@ def with_error(job: JobStore, view: View, choice: OutputChoice) -> tuple[OutputC
 
 def _error(job: JobStore, view: View, choice: OutputChoice) -> View | None:
     first: View | None = view["error"]
-    if not failed(view) or first is None:
+    if not failed(view) or first is None or "error" not in (choice.levels or ("error",)):
         return None
-    everywhere = OutputChoice(pattern=choice.pattern, tail=choice.tail)
+    everywhere = OutputChoice(pattern=choice.pattern, tail=choice.tail, levels=choice.levels)
     if choice == everywhere:
         return first
     since_s, until_s = choice.since_s, choice.until_s

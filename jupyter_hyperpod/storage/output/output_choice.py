@@ -34,6 +34,7 @@ class OutputChoice:
     """Output of ``rank`` and ``node`` (None: of all) from ``since_s`` to ``until_s`` (Unix epoch) that has ``pattern``.
 
     ``steps``: only what was printed in these; a reader of ranges (`output_range.py`) observes it.
+    ``levels``: only lines of these; whoever has the lines observes it (`levels.py`), since it takes those before, too.
     ``tail``: only so many of the last lines; None: all.
     """
 
@@ -44,6 +45,7 @@ class OutputChoice:
     tail: int | None = None
     node: str | None = None
     steps: StepRange | None = None
+    levels: frozenset[str] | None = None
 
     def takes(self, event: Event) -> bool:
         """Whether the event is output of this rank, node and time."""

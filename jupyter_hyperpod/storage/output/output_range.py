@@ -28,6 +28,7 @@ from .. import segments
 from ..journal import LINE_LIMIT_BYTES
 from ..segments import OUTPUT_WRITER
 from ..store import JobStore
+from .levels import PieceLevels
 from .output_cap import DroppedOutput, output_directory, parts, rows
 from .output_choice import OutputChoice, times_of_steps
 from .output_reader import dropped_before, is_notice
@@ -38,6 +39,7 @@ Place = tuple[float, str, int]  # in the output of a job: the time, the writer a
 Passed = tuple[Event, bool]  # what a reader passes, and whether it is chosen
 AGENT = "agent-"  # writers of jobs of earlier versions, whose output is among the facts of their agents
 SLICE_BYTES = 1 << 16
+LEAD_BYTES = 1 << 14  # before what is looked for, in which a record begins that goes on in it
 PROBE_BYTES = 1 << 12
 TAIL_BYTES = 1 << 18  # of each node, the first time that the last lines are looked for
 FIRST_LOOK_BYTES = 1 << 22  # of all nodes together then, though at least `PROBE_BYTES` of each
@@ -140,18 +142,42 @@ def sources(job: JobStore, choice: OutputChoice) -> list[OutputSource]:
 
 
 def read_output(job: JobStore, choice: OutputChoice, after: Place | None = None) -> Iterator[Event]:
-    """Yield the chosen output in the order of time; lines that do not decode are left out.
+    """Yield the chosen output of all levels in the order of time; lines that do not decode are left out.
 
     ``after``: only what follows this place. Raises SpecError.
     """
-    return (event for event, chosen in pass_output(job, choice, after) if chosen)
+    return (event for event, chosen in pass_output(job, replace(choice, levels=None), after) if chosen)
 
 
 def pass_output(job: JobStore, choice: OutputChoice, after: Place | None = None) -> Iterator[Passed]:
-    """As `read_output`, but with what is read and not chosen: whoever counts it can stop at each piece."""
-    if after is not None:
+    """As `read_output`, but with what is read and not chosen: whoever counts it can stop at each piece.
+
+    Where levels are chosen, pieces hold only lines that have them.
+    """
+    if after is None:
+        return _levelled(_passed(sources(job, choice), choice), choice, None)
+    if choice.levels is None:
         choice = replace(choice, since_s=max(choice.since_s, after[0]))
-    return _passed(sources(job, choice), choice, after)
+        return _passed(sources(job, choice), choice, after)
+    there = sources(job, choice)
+    began_s = _led([_until(source, after[0]) for source in there], after[0])
+    return _levelled(_passed([_from(source, began_s) for source in there], choice), choice, after)
+
+
+def _levelled(passed: Iterable[Passed], choice: OutputChoice, after: Place | None) -> Iterator[Passed]:
+    """The same behind a place, of chosen pieces those lines that have the levels; a piece without one is not chosen."""
+    levels = None if choice.levels is None else PieceLevels(choice.levels)
+    for event, is_chosen in passed:
+        kept = levels.kept(event) if levels and is_chosen else event
+        if after is None or place_of(event) > after:
+            yield kept or event, is_chosen and kept is not None
+
+
+def _led(there: Sequence[OutputSource], since_s: float) -> float:
+    """The time from which on lines are read so that the level is known of what continues others since ``since_s``."""
+    most = min(LEAD_BYTES, FIRST_LOOK_BYTES // max(1, len(there)))
+    before_s = math.nextafter(since_s, -math.inf)
+    return max((_until(source, before_s).back(most) for source in there), default=-math.inf)
 
 
 def chunks_before(
@@ -159,14 +185,21 @@ def chunks_before(
 ) -> Iterator[tuple[list[Event], Place | None]]:
     """Yield the chosen output backwards, in chunks that are in order each, with the place where the next one ends; None
     with the last one. Each chunk is read once; its size grows while little in it is chosen. Raises SpecError.
+
+    Where levels are chosen, pieces hold only lines that have them.
     """
     there = sources(job, choice)
     size, until_s = _first_look(there), math.inf if before is None else before[0]
     while True:
         earlier = [_until(source, until_s) for source in there]
         since_s = max((source.back(size) for source in earlier), default=-math.inf)
-        passed = _passed([_from(source, since_s) for source in earlier], choice)
-        found = [event for event, is_chosen in passed if is_chosen and (before is None or place_of(event) < before)]
+        began_s = since_s if choice.levels is None else _led(earlier, since_s)
+        passed = _passed([_from(source, began_s) for source in earlier], choice)
+        chosen = (event for event, is_chosen in passed if is_chosen)
+        levelled = chosen if choice.levels is None else PieceLevels(choice.levels).of(chosen)
+        found = [
+            event for event in levelled if event.time_s >= since_s and (before is None or place_of(event) < before)
+        ]
         yield found, None if since_s == -math.inf else (since_s, "", 0)
         if since_s == -math.inf:
             return

@@ -3,7 +3,8 @@ import { act } from 'react';
 
 import { draw, find, host, shared } from '../../__tests__/page';
 import type { IOutputPiece } from '../../api';
-import { newJobView } from '../../model/views';
+import { Output } from '../../components/output';
+import { IJobView, newJobView } from '../../model/views';
 import type { IOutputPart } from '../../model/outputPager';
 import { jobPicture } from '../picture';
 import { allOutput, OutputTools, partOf, textOf } from '../outputTools';
@@ -53,6 +54,7 @@ it('a part is asked for once, when it is written', () => {
       job={newJobView('a-job')}
       query={query}
       onPart={part => parts.push(part)}
+      onLevels={() => undefined}
     />,
     shared()
   );
@@ -125,7 +127,12 @@ it('fields stay while a part is changed, and go with the newest output', () => {
     newest = () => onPart(undefined);
     const query = { rank: null, text: '', part };
     return (
-      <OutputTools job={newJobView('a-job')} query={query} onPart={onPart} />
+      <OutputTools
+        job={newJobView('a-job')}
+        query={query}
+        onPart={onPart}
+        onLevels={() => undefined}
+      />
     );
   }
   draw(<Parent />, shared());
@@ -153,4 +160,50 @@ it('fields stay while a part is changed, and go with the newest output', () => {
   take();
   act(newest);
   expect(host.querySelectorAll('input')).toHaveLength(0);
+});
+
+it('levels are asked of the server, together with what else is looked for, until the newest is wanted', async () => {
+  jest.useFakeTimers();
+  const output = jest.fn(async () => ({
+    pieces: [],
+    after: '',
+    before: '',
+    more: false
+  }));
+  const written = { member: 'm', node: 'node-1', rank: 0, stream: 'stdout' };
+  const job: IJobView = {
+    ...newJobView('a-job'),
+    state: 'succeeded',
+    output: [{ ...written, text: 'line\n', time_s: 5 }]
+  };
+  draw(
+    <Output job={job} tall Tools={OutputTools} />,
+    shared({ api: { output } } as any)
+  );
+  const press = async (name: string) => {
+    const button = [...host.querySelectorAll('button')].find(
+      one => one.textContent === name
+    )!;
+    act(() => button.click());
+    await act(async () => {
+      await jest.advanceTimersByTimeAsync(10);
+    });
+    return button;
+  };
+  expect((await press('Errors')).getAttribute('aria-pressed')).toBe('true');
+  await press('Warnings');
+  expect(output).toHaveBeenLastCalledWith('a-job', {
+    tail: '150',
+    level: 'error,warning'
+  });
+  expect(host.textContent).toContain('No line has this level.');
+  await press('Errors');
+  expect(output).toHaveBeenLastCalledWith('a-job', {
+    tail: '150',
+    level: 'warning'
+  });
+  await press('Newest output');
+  expect(host.querySelector('[aria-pressed="true"]')).toBeNull();
+  expect(host.textContent).toContain('line');
+  jest.useRealTimers();
 });
