@@ -110,6 +110,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",
     "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
     "step.committed": _step_sentence,
+    "nodes.sampled": lambda d: f"{plural(len(d['nodes']), 'node')} said what they use",
     "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
     "output.written": lambda d: (
         f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {_begun(d) or d['text'].rstrip()}"

@@ -69,10 +69,20 @@ THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0  # how many times slower, for
 # stages of a new replica until its first answer, timed from the decision to start it
 REPLICA_STAGES = ("started", "loading", "loaded", "ready", "answered")
 
+# fields that readers compute with: a record with another type there is none
+_NUMBERS: dict[str, dict[str, frozenset[type]]] = {
+    "step.committed": {
+        "step": frozenset({int}),
+        "loss": frozenset({int, float, type(None)}),
+        "step_time_s": frozenset({int, float}),
+        **dict.fromkeys(("samples", "world_size", "redone"), frozenset({int})),
+    }
+}
+
 # a slow reader needs only the newest event of these kinds; events of all other kinds are never dropped
 SAMPLE_KINDS = frozenset({"metric.logged"})
 # kinds that may be dropped, and are then counted, while the disk is full (`storage/journal_writer.py`)
-WAITING_SAMPLES = frozenset({"metric.logged", "output.written"})
+WAITING_SAMPLES = frozenset({"metric.logged", "nodes.sampled", "output.written"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +183,6 @@ def _check(kind: str, data: Mapping[str, Any], known: Mapping[str, frozenset[str
         raise ProtocolError(f"unknown kind {kind!r}; expected one of {', '.join(sorted(known))}")
     if missing := required - data.keys():
         raise ProtocolError(f"{kind} lacks {', '.join(sorted(missing))}")
+    for name, types in _NUMBERS.get(kind, {}).items():
+        if type(data[name]) not in types:
+            raise ProtocolError(f"{name} of {kind} is {data[name]!r:.60}, expected a number")

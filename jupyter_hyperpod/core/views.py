@@ -16,7 +16,7 @@ from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
 from .kept import append, append_output, bound_names, labelled, put, put_node
 
-FOLD = 7  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 8  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200

@@ -117,6 +117,9 @@ EVENTS: dict[str, Fields] = {
         "warning.raised": "text: str",
         # the scheduler's state of one requested node, written by the supervisor
         "allocation.changed": "scheduler: str, element: str, part: int, state: str, node: str, reason: str",
+        # in the journal `resources` of a job, written by the coordinator: what the job's processes on some nodes used.
+        # `values`: name -> the value of each node, or one that all have (`storage/resources`); `every_s`: between two
+        "nodes.sampled": "nodes: str[], values: map, every_s: float",
         # cluster journal, written by the supervisor
         # `queues`: how many nodes each is guaranteed; `idle`: it ended by itself, since nobody used it
         "cluster.state": "state: str, reason: str, nodes: str[], pid: int|null, queues?: map, idle?: bool",

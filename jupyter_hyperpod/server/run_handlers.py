@@ -131,6 +131,17 @@ class AccountHandler(ApiHandler):
         await send(self, lambda store: _account(store, job_id))
 
 
+class ResourcesHandler(ApiHandler):
+    """What the nodes of a job have used."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        await send(self, lambda store: _resources(store, job_id))
+
+
 class ReportHandler(ApiHandler):
     """The report of a job, which the browser saves; of its environment only for those who may read it."""
 
@@ -195,6 +206,12 @@ def _account(store: Store, job_id: str) -> Any:
     from ..control.runs.verbs import account_for_browser
 
     return account_for_browser(store, job_id)
+
+
+def _resources(store: Store, job_id: str) -> Any:
+    from ..control.runs.resources import resources_for_browser
+
+    return resources_for_browser(store, job_id)
 
 
 def _report(store: Store, job_id: str, whole: bool) -> str:

@@ -2,7 +2,8 @@
 
     python -m jupyter_hyperpod.storage.journal_keeper --job DIR
 
-Facts are never removed. Samples are thinned with age, to at least `POINTS_BETWEEN` for each point of a plot.
+Facts are never removed. Samples are thinned with age, to at least `POINTS_BETWEEN` for each point of a plot. What the
+nodes have used, a journal of its own, is thinned, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Iterable
 from itertools import groupby, takewhile
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from ..core.views import View
 from ..system.locks import one_at_a_time
 from . import segments
 from .folded import FoldedJournal
+from .resources.node_uses import FOLDER
+from .resources.thinned_samples import thinned as thinned_uses
 from .segments import JournalSegment
 from .store import JobStore, write_readable
 from .thinning import thinned
@@ -47,7 +51,9 @@ class Growth:
 
     def _size(self) -> int:
         try:
-            return sum(entry.stat().st_size for entry in os.scandir(self._job.events))
+            samples = self._job.path / FOLDER
+            folders = (self._job.events, samples) if samples.is_dir() else (self._job.events,)
+            return sum(entry.stat().st_size for folder in folders for entry in os.scandir(folder))
         except OSError:
             return 0
 
@@ -61,18 +67,31 @@ def keep(job: JobStore) -> View:
         if folded.folded:
             folded.save()
         join(job.events, folded.view)
+        join_samples(job.path / FOLDER)
         return folded.view
 
 
 def join(directory: Path, view: View) -> None:
     """Join the oldest segments of each writer, as far as the view already holds them and its history allows."""
+    _join(directory, lambda writer: view["seen"].get(writer, 0), view["history_stride"] // POINTS_BETWEEN, thinned)
+
+
+def join_samples(directory: Path) -> None:
+    """Join the oldest segments of what the nodes have used, which is in no view."""
+    _join(directory, lambda _: sys.maxsize, sys.maxsize, thinned_uses)
+
+
+def _join(
+    directory: Path, held: Callable[[str], int], widest: int, thin: Callable[[list[bytes], int], Iterable[bytes]]
+) -> None:
+    """``held``: the last record of a writer that a view holds. ``widest``: the largest stride."""
     _remove_joined(directory)
-    while joinable := _joinable(segments.in_order(segments.names(directory)), view):
+    while joinable := _joinable(segments.in_order(segments.names(directory)), held, widest):
         several, stride = joinable
         last = segments.last_records(segments.in_order(segments.names(directory)))[several[-1].name]
         lines = [line for segment in several for line in _lines(directory / segment.name)]
         name = segments.joined_name(several[0].writer, several[0].first, last, stride)
-        write_readable(directory / name, b"".join(thinned(lines, stride)))
+        write_readable(directory / name, b"".join(thin(lines, stride)))
         for segment in several:
             (directory / segment.name).unlink(missing_ok=True)
 
@@ -88,17 +107,18 @@ def _remove_joined(directory: Path) -> None:
                 (directory / part.name).unlink(missing_ok=True)
 
 
-def _joinable(there: list[JournalSegment], view: View) -> tuple[list[JournalSegment], int] | None:
+def _joinable(
+    there: list[JournalSegment], held: Callable[[str], int], widest: int
+) -> tuple[list[JournalSegment], int] | None:
     """The next segments to be joined, and their stride then."""
     ends = segments.last_records(there)
     for writer, of_writer in groupby(there, key=lambda segment: segment.writer):
         if writer.startswith(segments.OUTPUT_WRITER):
             continue  # the oldest is dropped file by file (`output/output_cap.py`)
-        folded = takewhile(lambda s: s.name in ends and ends[s.name] <= view["seen"].get(s.writer, 0), list(of_writer))
+        folded = takewhile(lambda s: s.name in ends and ends[s.name] <= held(s.writer), list(of_writer))
         for before, alike in groupby(folded, key=lambda segment: segment.stride):
             several, stride = list(alike), before * JOINED
-            fits = stride * POINTS_BETWEEN <= view["history_stride"]
-            if fits and len(several) >= JOINED + NEWEST_KEPT:
+            if stride <= widest and len(several) >= JOINED + NEWEST_KEPT:
                 return several[:JOINED], stride
     return None
 

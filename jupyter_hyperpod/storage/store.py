@@ -10,6 +10,7 @@ owner shares it (`sharing.py`).
 <store>/jobs/<id>/fingerprint.json  Python, packages, project and devices of its submission; no values of variables
 <store>/jobs/<id>/include/       sources that the job brought along
 <store>/jobs/<id>/events/        facts, files of each writer
+<store>/jobs/<id>/resources/     what the nodes have used, a journal of samples
 <store>/jobs/<id>/view.json      the view at some event; readers begin there
 <store>/jobs/<id>/commands/      requests, one file per writer; members/ holds those of members of a group
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated

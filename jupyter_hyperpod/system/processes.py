@@ -41,12 +41,20 @@ class _Stat:
     cpu: int
 
 
-def _stat(pid: int) -> _Stat | None:
+def stat_text(pid: int) -> bytes | None:
+    """The content of proc_pid_stat(5); None where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read()
     except OSError:
         return None
+
+
+def _stat(pid: int) -> _Stat | None:
+    content = stat_text(pid)
+    if content is None:
+        return None
+    fields = content.rpartition(b")")[2].split()
     parent, group, session = map(int, fields[1:4])
     return _Stat(fields[0].decode(), parent, group, session, int(fields[19]), int(fields[11]) + int(fields[12]))
 

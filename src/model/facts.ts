@@ -233,6 +233,11 @@ export interface IFacts {
     node: string;
     reason: string;
   };
+  'nodes.sampled': {
+    nodes: string[];
+    values: Record<string, any>;
+    every_s: number;
+  };
   'cluster.state': {
     state: string;
     reason: string;
@@ -439,6 +444,11 @@ export const EVENT_FIELDS = {
     'state',
     'node',
     'reason'
+  ],
+  'nodes.sampled': [
+    'nodes',
+    'values',
+    'every_s'
   ],
   'cluster.state': [
     'state',

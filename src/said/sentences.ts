@@ -387,6 +387,7 @@ export const SENTENCES: readonly string[] = [
   "one random bit of its parameters is flipped",
   "one random bit of its optimizer's state is flipped",
   "the cell raises an exception there: an error of the program, not retried",
+  "%1 of %2 is %3, expected a number",
   "no time of it has come",
   "%1 or more times were missed, the last one by %2",
   "%1 times were missed, the last one by %2",

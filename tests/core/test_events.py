@@ -40,6 +40,9 @@ def records(draw: st.DrawFn) -> Event | Command:
     data = {name: draw(json_values) for name in sorted(vocabulary[kind])} | draw(
         st.dictionaries(st.text(), json_values, max_size=2)
     )
+    if kind == "step.committed":
+        data |= {name: draw(st.integers(0, 2**53)) for name in ("step", "samples", "world_size", "redone")}
+        data |= {"loss": draw(st.none() | st.floats(-1e9, 1e9)), "step_time_s": draw(st.floats(0, 1e9))}
     return record(draw(st.text(min_size=1)), draw(st.integers(1, 2**40)), draw(st.floats(0, 1e11)), kind, data)
 
 
@@ -69,6 +72,40 @@ def test_rubbish_raises_nothing_but_a_protocol_error(line: bytes) -> None:
     for read in (decode_event, decode_command):
         with pytest.raises(ProtocolError):
             read(line)
+
+
+COMMIT: dict[str, Any] = {
+    "step": 1,
+    "generation": 1,
+    "loss": 0.5,
+    "loss_hex": "0x1p-1",
+    "step_time_s": 1.0,
+    "samples": 8,
+    "world_size": 1,
+    "redone": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss", "0.5"),
+        ("loss", True),
+        ("loss", [1]),
+        ("step", None),
+        ("step", 1.5),
+        ("step_time_s", "1"),
+        ("redone", None),
+    ],
+)
+def test_a_step_whose_numbers_are_none_is_no_record(name: str, value: Any) -> None:
+    line = {**GOOD, "kind": "step.committed", "data": COMMIT}
+    assert decode_event(json.dumps(line)).data == COMMIT
+    assert decode_event(json.dumps({**line, "data": COMMIT | {"loss": None}})).data["loss"] is None
+    with pytest.raises(ProtocolError, match=f"{name} of step.committed is .*, expected a number"):
+        decode_event(json.dumps({**line, "data": COMMIT | {name: value}}))
+    with pytest.raises(ProtocolError, match="expected a number"):
+        encode(Event("w", 1, 1.0, "step.committed", COMMIT | {name: value}))
 
 
 GOOD: dict[str, Any] = {"v": 1, "writer": "w", "seq": 1, "time_s": 1.0, "kind": "warning.raised", "data": {"text": "x"}}

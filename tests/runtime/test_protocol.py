@@ -22,6 +22,7 @@ from jupyter_hyperpod.runtime.coordinator.draining import Draining
 from jupyter_hyperpod.runtime.coordinator.failures import Failures
 from jupyter_hyperpod.runtime.coordinator.generations import Generations
 from jupyter_hyperpod.runtime.coordinator.joining import Joining
+from jupyter_hyperpod.runtime.coordinator.node_samples import NodeSamples
 from jupyter_hyperpod.runtime.coordinator.scripts import Scripts
 from jupyter_hyperpod.runtime.coordinator.session_lifecycle import SessionLifecycle
 from jupyter_hyperpod.runtime.protocol import facts, orders
@@ -29,7 +30,17 @@ from jupyter_hyperpod.runtime.protocol.codec import MESSAGES, Message, Process, 
 from jupyter_hyperpod.runtime.protocol.dispatch import handled_by
 
 RUNTIME = Path(jupyter_hyperpod.runtime.__file__).parent
-PARTS = (Controller, Joining, CheckpointTracker, Scripts, SessionLifecycle, Draining, Failures, Generations)
+PARTS = (
+    Controller,
+    Joining,
+    CheckpointTracker,
+    Scripts,
+    SessionLifecycle,
+    Draining,
+    Failures,
+    Generations,
+    NodeSamples,
+)
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, numbers)

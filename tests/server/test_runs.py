@@ -17,6 +17,7 @@ from jupyter_hyperpod.control.runs.run_table import RunTable
 from jupyter_hyperpod.core.spec import TrialSpec
 from jupyter_hyperpod.server import run_handlers
 from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.resources.node_uses import FOLDER
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob
@@ -235,6 +236,40 @@ async def test_where_the_time_of_a_job_went_and_its_curves(api: Api, make_job: M
     status, found = await api("GET", f"/jobs/{waits.id}/account")
     assert (status, found["goodput"], found["lost"]) == (200, None, [])
     assert (await api("GET", "/jobs/nothing-abcdefgh/account"))[0] == 404
+
+
+async def test_a_loss_that_is_text_costs_one_step_and_no_answer(api: Api, make_job: MakeJob) -> None:
+    job = ended(make_job("first"), 4)
+    (path,) = job.events.glob("coordinator*.jsonl")
+    path.write_text(path.read_text().replace('"loss":0.5,', '"loss":"0.5",'))
+    for name in ("account", "report"):
+        status, found = await api("GET", f"/jobs/{job.id}/{name}")
+        assert status == 200, found
+    _, found = await api("GET", f"/jobs/{job.id}/account")
+    assert [place[0] for place in found["curves"]["loss"][0]] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_what_the_nodes_of_a_job_use(api: Api, jp_serverapp: Any, make_job: MakeJob, allowed: bool) -> None:
+    authorize(jp_serverapp, "" if allowed else "jupyter_hyperpod.jobs")
+    job = make_job("first")
+    status, found = await api("GET", f"/jobs/{job.id}/resources")
+    if not allowed:
+        assert status == 403
+        return
+    assert (status, found["nodes"], found["curves"], found["times_s"]) == (200, 0, {}, [])
+    moments = iter([1000.0, 1010.0])
+    (job.path / FOLDER).mkdir()
+    with event_writer(job.path / FOLDER, "coordinator", clock=lambda: next(moments)) as journal:
+        for cpu_ms in (5_000, 20_000):
+            values = {"ms": 10_000, "cpu_ms": [cpu_ms, 0], "cores": 2, "memory": [1 << 30, 1 << 20], "limit": 1 << 34}
+            journal.append("nodes.sampled", {"nodes": ["node-10", "node-2"], "values": values, "every_s": 10.0})
+    status, found = await api("GET", f"/jobs/{job.id}/resources")
+    assert (status, found["lines"], found["many"]) == (200, ["node-2", "node-10"], False)
+    assert found["curves"] == {"cpu": [[0, 0], [25, 100]], "memory": [[1 << 20, 1 << 20], [1 << 30, 1 << 30]]}
+    assert (found["start_s"], found["times_s"]) == (1000, [0, 10])
+    assert found["sparks"]["node-10"] == {"cpu": [25, 100]} and found["limits"]["limit"] == 1 << 34
+    assert (await api("GET", "/jobs/nothing-abcdefgh/resources"))[0] == 404
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -29,6 +29,7 @@ from ..protocol.dispatch import handlers, handles
 from ..sidecars import health_agent
 from ..worker import main as worker
 from .coordinator_link import CoordinatorLink, unregister
+from .node_sampler import NodeSampler
 from .replica_processes import ReplicaProcesses, import_ahead
 from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
@@ -59,6 +60,7 @@ class Agent:
         self.held = False  # the worker is stopped, because its coordinator may have fenced it
         self._next_beat_s = 0.0
         self._beat_interval_s = membership.beat_interval_s(context.spec.nodes)
+        self._sampler = NodeSampler(context.spec)
         self._ended_s = 0.0  # when the worker ended
         self._preempted = False
         self._leave_by_s: float | None = None
@@ -258,6 +260,8 @@ class Agent:
         lease_s = self.lease.next_s(self._beat_interval_s, now)
         self._send(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace(), lease_s))
         self.lease.beat(channel, now, lease_s)
+        if (sampled := self._sampler.due(now)) is not None:
+            self._send(sampled)
 
     def _leave_if_preempted(self) -> None:
         """Report that this node will be taken away. A worker that does not leave in time is an ordinary loss."""
@@ -301,6 +305,7 @@ class Agent:
     def _form(self, order: orders.FormGeneration) -> None:
         self.rank = order.rank
         self._beat_interval_s = membership.beat_interval_s(len(order.members))
+        self._sampler.nodes = len(order.members)
 
     @handles(orders.SendSignal)
     def _signal(self, order: orders.SendSignal) -> None:

@@ -45,6 +45,7 @@ from .generations import Generations
 from .incidents import Incidents
 from .job_state import JobState
 from .joining import Joining
+from .node_samples import NodeSamples
 from .phase import STARTS, Phase, step
 from .roster import Member
 from .scripts import Scripts
@@ -94,12 +95,13 @@ class Controller:
         self.draining = Draining(self.state, self.joining)
         self.failures = Failures(self.state, self.joining, self.checkpoints, self.lifecycle)
         self.stragglers = Stragglers(self.state, self.draining)
+        self.samples = NodeSamples()
         self.generations = Generations(
             self.state, self.joining, self.draining, self.failures, self.checkpoints, self.stragglers, self.scripts
         )
         self.adoption = Adoption(self.state, self.generations, self.scripts, self.lifecycle)
         parts = (self.joining, self.checkpoints, self.scripts, self.lifecycle, self.draining, self.failures)
-        self._handlers = handlers(self, *parts, self.generations)
+        self._handlers = handlers(self, *parts, self.generations, self.samples)
 
     # ---- from outside -------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from ...storage.journal import follow_commands
 from ...storage.journal_keeper import Growth
 from ...storage.journal_search import read_kinds
 from ...storage.journal_writer import JournalWriter
+from ...storage.resources.samples_writer import samples_writer
 from ...system.processes import raise_descriptor_limit
 from ..connection import Channel, prepare
 from ..context import Context
@@ -62,6 +63,7 @@ class Coordinator:
         self.guests: dict[Channel, int] = {}  # with their descriptors, which the selector needs when they are closed
         self._unsent: set[Channel] = set()  # guests for whom bytes wait
         self.reporter = JournalWriter(context.job.events, "coordinator")
+        self._samples = samples_writer(context.job, lambda text: self.reporter.write("warning.raised", {"text": text}))
         view = FoldedJournal(context.job).catch_up()
         self.reporter.follow(view["updated_s"] or 0.0)
         events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
@@ -120,6 +122,8 @@ class Coordinator:
             self._watcher.kill()
             self._watcher.wait()
         self.controller.say_final_state()
+        self._write_samples(time.monotonic(), all_of_them=True)
+        self._samples.close()
         self.reporter.settle(self._endpoint.touch)  # what is not in the journal would be done once more
         self._endpoint.end(self.controller.said_state)
         self.reporter.close()
@@ -204,6 +208,7 @@ class Coordinator:
             self._growth_s = now + GROWTH_S
             self._keep_journal()
         self.reporter.flush()
+        self._write_samples(now)
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if self.controller.state.phase is not Phase.ADOPTING else ():
             if self.controller.state.ended:
@@ -222,6 +227,10 @@ class Coordinator:
         self._receive_callers(now)
         for channel in tuple(self._unsent):
             channel.push()
+
+    def _write_samples(self, now: float, *, all_of_them: bool = False) -> None:
+        for data in self.controller.samples.take(now, all_of_them=all_of_them):
+            self._samples.write("nodes.sampled", data)
 
     def _keep_journal(self) -> None:
         """Have a journal that has grown folded and thinned, beside this process."""

@@ -318,6 +318,28 @@ class Beat(Message):
     lease_s: float = LEASE_S
 
 
+@message("sampled", AGENT, COORDINATOR)
+class NodeSampled(Message):
+    """What the processes of a job on its node have used in the last ``ms`` milliseconds.
+
+    ``cpu_ms``: CPU time, on at most ``cores`` at once. ``memory``: bytes now, of at most ``limit``. ``received``,
+    ``sent``: bytes of the node's network. ``gpu_ms``: time in which its devices computed, all together.
+    """
+
+    ms: int
+    every_s: float
+    cpu_ms: int
+    cores: float
+    memory: int
+    limit: int | None = None
+    received: int | None = None
+    sent: int | None = None
+    gpus: int | None = None
+    gpu_ms: int | None = None
+    gpu_memory: int | None = None
+    gpu_limit: int | None = None
+
+
 @message("exited", AGENT, COORDINATOR)
 class WorkerExited(Message):
     """The worker ended ``ago_s`` ago; ``code``: its exit status, negative for a signal."""

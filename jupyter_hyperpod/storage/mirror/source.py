@@ -13,13 +13,14 @@ from pathlib import Path
 
 from ...core.errors import StoreError
 from ..folded import SNAPSHOT
+from ..resources.node_uses import FOLDER as RESOURCES
 from ..segments import SUFFIX
 from ..source_record import FOLDER as SOURCES
 from ..store import ENDED_MARK
 from .mirror_frames import CONTENT_BYTES, Frame
 
 EVENTS = "events"
-FOLDERS = (EVENTS, "output", "logs", SOURCES)
+FOLDERS = (EVENTS, RESOURCES, "output", "logs", SOURCES)
 SINGLE = (SNAPSHOT, ENDED_MARK)
 OF_CLIENT = ("control.", "follower.")  # writers on the machine that submits: their files travel the other way
 

@@ -1,0 +1,100 @@
+"""What the nodes of a job have used, as charts have it: a line for each of a few nodes; of many the lowest, the median
+and the highest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...storage.resources.node_uses import NodeUses, read
+from ...storage.resources.samples import Use
+from ...storage.store import Store
+
+LINES = 8
+SAMPLE_S = 10  # the usual time that one sample stands for
+OF_MANY = ("lowest", "median", "highest")
+
+Value = float | None
+
+
+def _part(sum_name: str, whole: str) -> Callable[[Use], Value]:
+    """Percent: a sum over the time, of as many as there are of ``whole`` at once."""
+
+    def percent(use: Use) -> Value:
+        if sum_name not in use or not use.get(whole):
+            return None
+        return round(min(100.0, 100 * use[sum_name] / (use["ms"] * use[whole])), 1)
+
+    return percent
+
+
+def _rate(name: str) -> Callable[[Use], Value]:
+    return lambda use: round(1000 * use[name] / use["ms"]) if name in use else None
+
+
+QUANTITIES: dict[str, Callable[[Use], Value]] = {
+    "cpu": _part("cpu_ms", "cores"),
+    "memory": lambda use: use.get("memory"),
+    "gpu": _part("gpu_ms", "gpus"),
+    "gpu_memory": lambda use: use.get("gpu_memory"),
+    "received": _rate("received"),
+    "sent": _rate("sent"),
+}
+
+
+def shown(found: NodeUses, start_s: float) -> dict[str, Any]:
+    """What charts and lanes show; times are in seconds since ``start_s``."""
+    names = sorted(found.nodes, key=_by_number)
+    numbers = sorted({at for places in found.nodes.values() for at in places})
+    middle_s = max(0, (found.width_s - SAMPLE_S) / 2)
+    many = len(names) > LINES
+    curves = {}
+    for quantity, value in QUANTITIES.items():
+        rows = [_row(found.nodes[name], numbers, value) for name in names]
+        if any(one is not None for row in rows for one in row):
+            curves[quantity] = _of_many(rows) if many else rows
+    sparks: dict[str, dict[str, list[int | None]]] = {name: {} for name in names}
+    for quantity in ("cpu", "gpu"):
+        for name in names if quantity in curves else ():
+            row = _row(found.nodes[name], numbers, QUANTITIES[quantity])
+            sparks[name][quantity] = [None if one is None else round(one) for one in row]
+    return {
+        "nodes": len(names) + found.left_out,
+        "left_out": found.left_out,
+        "lines": list(OF_MANY) if many else names,
+        "many": many,
+        "times_s": [round(at * found.width_s + middle_s - start_s, 1) for at in numbers],
+        "curves": curves,
+        "sparks": sparks,
+        "limits": {name: max((use.get(name, 0) for use in found.newest.values()), default=0) for name in _LIMITS},
+    }
+
+
+_LIMITS = ("cores", "limit", "gpus", "gpu_limit")
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """node-2 comes before node-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _row(places: dict[int, Use], numbers: Sequence[int], value: Callable[[Use], Value]) -> list[Value]:
+    return [value(places[at]) if at in places else None for at in numbers]
+
+
+def _of_many(rows: Sequence[Sequence[Value]]) -> list[list[Value]]:
+    """The lowest, the median and the highest of all nodes at each time."""
+    columns = [sorted(one for one in column if one is not None) for column in zip(*rows, strict=True)]
+    return [
+        [column[place(len(column))] if column else None for column in columns]
+        for place in (lambda _: 0, lambda count: (count - 1) // 2, lambda count: count - 1)
+    ]
+
+
+def resources_for_browser(store: Store, job_id: str) -> dict[str, Any]:
+    """What the nodes of a job have used. Raises NotFound and SpecError."""
+    job = store.job(job_id)
+    found = read(job)
+    first_s = min((next(iter(places)) for places in found.nodes.values()), default=0) * found.width_s
+    return shown(found, first_s) | {"start_s": first_s}
