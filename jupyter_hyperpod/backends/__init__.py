@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..core import backends as table
-from .base import Backend, Host
-from .types import Surroundings
+
+if TYPE_CHECKING:
+    from .base import Backend, Host
+    from .types import Surroundings
 
 
 def load(name: str) -> Backend:

@@ -33,6 +33,10 @@ class StoreError(HyperpodError):
     """The job store cannot be read or written: a full disk, permissions."""
 
 
+class Hangs(StoreError):
+    """A mount did not answer in time."""
+
+
 class ProtocolError(HyperpodError):
     """A peer sent an unexpected or too long message, or lacks the secret."""
 

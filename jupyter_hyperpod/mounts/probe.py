@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from ..core.errors import HyperpodError, NotFound, StoreError
+from ..core.errors import Hangs, HyperpodError, NotFound, StoreError
 from ..core.mount_spec import MountSpec
 from ..core.units import format_duration
 from ..storage.store import Store, private_directory
@@ -36,10 +36,6 @@ BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 65_536  # more output than this before the content cannot come from our script
 Kinds = Mapping[int, type[HyperpodError]]
 _GONE = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN)
-
-
-class Hangs(StoreError):
-    """A mount did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)

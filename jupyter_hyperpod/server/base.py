@@ -12,6 +12,7 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from ..core.errors import HyperpodError, UserError
+from ..storage.store import Store
 from ..system.users import own_name
 from .errors import JsonErrors, RequestRefused, refusal
 from .services import SETTINGS, Services
@@ -112,9 +113,16 @@ class ApiHandler(JsonErrors, APIHandler):
         made_up = _MADE_UP.fullmatch(user.username) is not None and user.name.startswith("Anonymous ")
         return "" if made_up else str(user.username)
 
-    async def command(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
+    async def command(self, name: str, job_id: str, *arguments: Any, **named: Any) -> None:
         """Give a command to a running job and confirm it. It is journaled now; its effect arrives as events."""
-        await self.call(command, job_id, *arguments, identity=self.identity(), **named)
-        self.log.info("%s asked %s to %s", self.identity() or own_name(), job_id, command.__name__)
+        await self.call(_commanded, name, job_id, *arguments, identity=self.identity(), **named)
+        self.log.info("%s asked %s to %s", self.identity() or own_name(), job_id, name)
         self.set_status(202)
-        self.finish(json.dumps({"id": job_id, "command": command.__name__}))
+        self.finish(json.dumps({"id": job_id, "command": name}))
+
+
+def _commanded(store: Store, name: str, *arguments: Any, **named: Any) -> None:
+    from ..control import jobs  # the start of a server does not pay for it
+
+    commands: dict[str, Callable[..., None]] = {"stop": jobs.stop, "scale": jobs.scale, "fault": jobs.fault}
+    commands[name](store, *arguments, **named)

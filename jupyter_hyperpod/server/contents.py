@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import nbformat
@@ -22,11 +22,12 @@ from jupyter_server.services.contents.manager import AsyncContentsManager
 
 from ..core.errors import Denied, HyperpodError, SpecError, UserError
 from ..core.units import format_bytes
-from ..mounts import files, table
-from ..mounts.files import FileBlocks, Item
 from ..storage.store import Store
 from .errors import refusal
 from .uploads import Uploads
+
+if TYPE_CHECKING:
+    from ..mounts.files import FileBlocks, Item, MountFiles
 
 AT_ONCE = 3  # per mount
 UNKNOWN = ""  # instead of a time; the epoch would look like one
@@ -109,7 +110,7 @@ class MountContents(AsyncContentsManager):
             else:
                 content = _decoded(model.get("content") or "", model.get("format") or "text")
             if not await self._do(path, self._take, path, content, model.get("chunk")):
-                return _model(path, Item(_name(path), "file", len(content), 0, True))
+                return _model(path, _item(_name(path), "file", len(content)))
         return await self.get(path, content=False)
 
     async def delete_file(self, path: str) -> None:
@@ -165,7 +166,9 @@ class MountContents(AsyncContentsManager):
 
         return await self._do(path, look)
 
-    def _at(self, path: str, changed: bool = False) -> tuple[files.MountFiles, str]:
+    def _at(self, path: str, changed: bool = False) -> tuple[MountFiles, str]:
+        from ..mounts import files  # in its thread: the start of a server does not wait for it
+
         name, _, inside = path.strip("/").partition("/")
         if changed and not inside:
             raise Denied("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
@@ -196,14 +199,16 @@ class MountContents(AsyncContentsManager):
         return model | _content(model["type"], format, whole, model["mimetype"])
 
     def _mounts(self, content: bool) -> Model:
-        root = _model("", Item("", "directory", 0, 0, False))
+        from ..mounts import table
+
+        root = _model("", _item("", "directory", writable=False))
         if content:
             known = table.table(self._store).values()
-            found = [_model(spec.name, Item(spec.name, "directory", 0, 0, not spec.read_only)) for spec in known]
+            found = [_model(spec.name, _item(spec.name, "directory", writable=not spec.read_only)) for spec in known]
             root |= {"format": "json", "content": found, "next": None}
         return root
 
-    def _whole(self, place: files.MountFiles, inside: str) -> tuple[Item, bytes]:
+    def _whole(self, place: MountFiles, inside: str) -> tuple[Item, bytes]:
         with closing(place.content(inside)) as content:
             item = content.item
             if item.bytes > self._limit_bytes:
@@ -247,6 +252,13 @@ def _is_hidden(path: str) -> bool:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def _item(name: str, kind: str, size: int = 0, writable: bool = True) -> Item:
+    """A file or a directory whose time is not known."""
+    from ..mounts.files import Item
+
+    return Item(name, kind, size, 0, writable)
 
 
 def _model(path: str, item: Item, kind: str | None = None) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,38 @@ CONTENTS = {"saveContents": "content"}
 
 
 class Contract:
-    """The schemas of one OpenAPI 3.1 file."""
+    """The schemas of one OpenAPI 3.1 file, which is read for the first check: a server starts without it."""
 
     def __init__(self, path: Path) -> None:
-        self._document: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), SafeLoader)
-        self._bodies = {
-            operation["operationId"]: self._validator(operation["requestBody"]["content"]["application/json"]["schema"])
-            for item in self._document["paths"].values()
-            for operation in item.values()
-            if isinstance(operation, dict) and "requestBody" in operation
+        self._path = path
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = yaml.load(self._path.read_text(encoding="utf-8"), SafeLoader)
+        return document
+
+    @cached_property
+    def _operations(self) -> dict[str, dict[str, Any]]:
+        found = [one for item in self._document["paths"].values() for one in item.values() if isinstance(one, dict)]
+        return {one["operationId"]: one for one in found if "operationId" in one}
+
+    @cached_property
+    def _bodies(self) -> dict[str, Draft202012Validator]:
+        return {
+            name: self._validator(operation["requestBody"]["content"]["application/json"]["schema"])
+            for name, operation in self._operations.items()
+            if "requestBody" in operation
         }
-        self._queries = {
-            operation["operationId"]: self._query(operation["parameters"])
-            for item in self._document["paths"].values()
-            for operation in item.values()
-            if isinstance(operation, dict) and "parameters" in operation
-        }
-        self._messages = {
-            kind: self._validator({"$ref": f"#/components/schemas/{kind.title()}"})
-            for kind in ("subscribe", "unsubscribe")
-        }
+
+    @cached_property
+    def _queries(self) -> dict[str, Draft202012Validator]:
+        asked = {name: one["parameters"] for name, one in self._operations.items() if "parameters" in one}
+        return {name: self._query(parameters) for name, parameters in asked.items()}
+
+    @cached_property
+    def _messages(self) -> dict[str, Draft202012Validator]:
+        kinds = ("subscribe", "unsubscribe")
+        return {kind: self._validator({"$ref": f"#/components/schemas/{kind.title()}"}) for kind in kinds}
 
     def _validator(self, schema: dict[str, Any]) -> Draft202012Validator:
         return Draft202012Validator(schema | {"components": self._document["components"]})

@@ -7,8 +7,7 @@ from typing import Any
 
 from tornado import web
 
-from ..core.errors import ClusterError, Conflict, Denied, HyperpodError, NotFound, StoreError, UserError
-from ..mounts.probe import Hangs
+from ..core.errors import ClusterError, Conflict, Denied, Hangs, HyperpodError, NotFound, StoreError, UserError
 
 # the first match counts
 STATUS: tuple[tuple[type[BaseException], int], ...] = (

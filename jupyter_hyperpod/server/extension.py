@@ -6,20 +6,18 @@ import asyncio
 import gc
 import math
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_server.extension.application import ExtensionApp
 from tornado.websocket import WebSocketHandler
 from traitlets import Bool, Bunch, Float, Int, TraitError, Unicode, validate
 
 from .. import __version__
-from ..control import cluster
 from ..control.clusters.shape import IDLE_VARIABLE, OFF, parse_idle_timeout
-from ..control.metrics import Metrics
-from ..control.runs.run_table import RunTable
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
@@ -30,6 +28,10 @@ from .handlers import ROUTES
 from .retention import Retention
 from .services import Services
 from .tailer import AnyReader, Tailer
+
+if TYPE_CHECKING:
+    from ..control.metrics import Metrics
+    from ..control.runs.run_table import RunTable
 
 HERE = Path(__file__).parent
 STATE_CHANGED = "https://events.jupyter.org/jupyter_hyperpod/state_changed/v1"
@@ -149,8 +151,9 @@ class HyperpodExtension(ExtensionApp):
         self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")
         self.contract = Contract(HERE / "openapi.yaml")
         self.job_store = Store(self.store or None)
-        self.metrics = Metrics(self.job_store)
-        self.run_table = RunTable(self.job_store)
+        self._first = threading.Lock()
+        self._metrics: Metrics | None = None
+        self._run_table: RunTable | None = None
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
         self.files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="hyperpod-files")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
@@ -202,7 +205,27 @@ class HyperpodExtension(ExtensionApp):
         for pool in (self.requests, self.files, self.streams):
             pool.shutdown(wait=False, cancel_futures=True)
 
+    # The start of a server does not wait for what is imported below.
+
+    def metrics(self) -> Metrics:
+        """What Prometheus asks for. Not for the event loop: the first call imports it."""
+        from ..control.metrics import Metrics
+
+        with self._first:
+            self._metrics = self._metrics or Metrics(self.job_store)
+        return self._metrics
+
+    def run_table(self) -> RunTable:
+        """The rows of all jobs. Not for the event loop: the first call imports it."""
+        from ..control.runs.run_table import RunTable
+
+        with self._first:
+            self._run_table = self._run_table or RunTable(self.job_store)
+        return self._run_table
+
     def _stand_by(self) -> None:
+        from ..control import cluster
+
         try:
             cluster.ensure_started(self.job_store, standby=True)
         except HyperpodError as error:
@@ -210,10 +233,10 @@ class HyperpodExtension(ExtensionApp):
 
     def _wake_schedules(self) -> None:
         """Start the supervisor again where schedules wait for it, as after a restart of the machine."""
-        from ..control.schedules import verbs as schedules  # in its thread: the start of a server does not wait for it
+        from ..control.schedules import waking
 
         try:
-            if schedules.wake_again(self.job_store):
+            if waking.wake_again(self.job_store):
                 self.log.info("the cluster of %s is started again for its schedules", self.job_store.root)
         except HyperpodError as error:
             self.log.warning("the schedules of %s do not run: %s", self.job_store.root, error)

@@ -9,16 +9,11 @@ from typing import Any
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from ..control import cluster, jobs, nodes
-from ..control.clusters.standing import standing
-from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
-from ..mounts import probe
 from ..storage.store import Store
 from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
-from .output_pages import OutputHandler
 from .run_handlers import (
     AccountHandler,
     ComparisonHandler,
@@ -33,7 +28,7 @@ from .run_handlers import (
     RunSourcesHandler,
 )
 from .schedule_handlers import SchedulesHandler
-from .services import CLUSTER, FAULTS, FILES, JOBS
+from .services import CLUSTER, FAULTS, FILES, JOBS, Services
 from .stream import StreamHandler
 
 FAULTS_REFUSED = "the administrator of this server has switched faults off"
@@ -64,7 +59,7 @@ def reader(read: Callable[..., Any], resource: str) -> type[ApiHandler]:
 
 
 def cluster_changer(operation: str, change: Callable[..., Any], *, named: bool = False) -> type[ApiHandler]:
-    """A handler that calls ``change(store, **body)`` and answers POST with the cluster. ``named``: it gets by whom."""
+    """A handler that calls ``change(store, **body)`` and answers POST with the cluster. ``named``: it gets who asks."""
 
     class Changer(ApiHandler):
         auth_resource = CLUSTER
@@ -72,9 +67,9 @@ def cluster_changer(operation: str, change: Callable[..., Any], *, named: bool =
         @web.authenticated
         @authorized
         async def post(self) -> None:
-            who = {"by": jobs.person(self.identity())} if named else {}
+            who = {"identity": self.identity()} if named else {}
             await self.call(change, **self.body(operation), **who)
-            self.finish(json.dumps(await self.call(cluster.status)))
+            self.finish(json.dumps(await self.call(_cluster)))
 
     return Changer
 
@@ -89,8 +84,7 @@ class ClusterNodeHandler(ApiHandler):
     async def post(self) -> None:
         body = self.body("askNode")
         node, action = body["node"], body["action"]
-        by = jobs.person(self.identity())
-        said = await self.call(nodes.act, node, action, body.get("reason") or f"asked for by {by}")
+        by, said = await self.call(_act, node, action, body.get("reason"), self.identity())
         self.log.info("%s asked to %s %s", by, action, node)
         self.set_status(202)
         self.finish(json.dumps({"node": node, "action": action, "said": said}))
@@ -105,7 +99,7 @@ class ClustersHandler(ApiHandler):
     @authorized
     async def get(self) -> None:
         context = str(self.query("listClusters").get("context", ""))
-        self.finish(json.dumps(await self.call(lambda _: standing(context))))
+        self.finish(json.dumps(await self.call(lambda _: _standing(context))))
 
 
 class MetricsHandler(ApiHandler):
@@ -116,8 +110,8 @@ class MetricsHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        content = await self.call(lambda store: self.services.metrics.render())
-        self.finish(content, set_content_type=CONTENT_TYPE)
+        content, kind = await self.call(lambda _: _rendered(self.services))
+        self.finish(content, set_content_type=kind)
 
 
 class PlanHandler(ApiHandler):
@@ -130,12 +124,6 @@ class PlanHandler(ApiHandler):
         self.finish(json.dumps(await self.call(lambda _: _planned(body))))
 
 
-def _planned(body: dict[str, Any]) -> Any:
-    from ..planner import face  # the start of a server does not pay for it
-
-    return face.answer_body(body).view()
-
-
 class StopHandler(ApiHandler):
     """Ask a job to stop."""
 
@@ -144,7 +132,7 @@ class StopHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        await self.command(jobs.stop, job_id, **self.body("stopJob"))
+        await self.command("stop", job_id, **self.body("stopJob"))
 
 
 class ScaleHandler(ApiHandler):
@@ -155,7 +143,7 @@ class ScaleHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        await self.command(jobs.scale, job_id, self.body("scaleJob")["target"])
+        await self.command("scale", job_id, self.body("scaleJob")["target"])
 
 
 class FaultHandler(ApiHandler):
@@ -169,12 +157,7 @@ class FaultHandler(ApiHandler):
         if not self.services.allow_faults:
             raise RequestRefused(403, FAULTS_REFUSED, FAULTS_HINT)
         body = self.body("injectFault")
-        await self.command(jobs.fault, job_id, body.pop("fault"), **body)
-
-
-def _mounts(store: Store) -> dict[str, Any]:
-    """List the mounts. One that hangs is reported within seconds and does not block the answer."""
-    return {"mounts": probe.survey(store)}
+        await self.command("fault", job_id, body.pop("fault"), **body)
 
 
 class JobsHandler(ApiHandler):
@@ -189,7 +172,105 @@ class JobsHandler(ApiHandler):
         self.finish(await self.call(_jobs, asked.get("before", ""), asked["limit"]))
 
 
+class OutputHandler(ApiHandler):
+    """One page of a job's output."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self, job_id: str) -> None:
+        asked = {name: str(value) for name, value in self.query("getOutput").items()}
+        self.finish(await self.call(_output, job_id, asked))
+
+
+# What requests need is imported by the first of them, in its thread: the start of a server does not wait for it.
+
+
+def _cluster(store: Store) -> dict[str, Any]:
+    from ..control import cluster
+
+    return cluster.status(store)
+
+
+def _start_cluster(store: Store, **shape: Any) -> None:
+    from ..control import cluster
+
+    cluster.ensure_started(store, **shape)
+
+
+def _stop_cluster(store: Store, identity: str) -> None:
+    from ..control import cluster, jobs
+
+    cluster.stop(store, by=jobs.person(identity))
+
+
+def _keep_cluster(store: Store) -> None:
+    from ..control import cluster
+
+    cluster.keep(store)
+
+
+def _heal(store: Store, **asked: Any) -> None:
+    from ..control import cluster
+
+    cluster.heal(store, **asked)
+
+
+def _act(store: Store, node: str, action: str, reason: str | None, identity: str) -> tuple[str, str]:
+    """Who asked, and what came of it."""
+    from ..control import jobs, nodes
+
+    by = str(jobs.person(identity))
+    return by, nodes.act(store, node, action, reason or f"asked for by {by}")
+
+
+def _backends(store: Store) -> Any:
+    from ..control import nodes
+
+    return nodes.offers()
+
+
+def _standing(context: str) -> Any:
+    from ..control.clusters.standing import standing
+
+    return standing(context)
+
+
+def _mounts(store: Store) -> dict[str, Any]:
+    """List the mounts. One that hangs is reported within seconds and does not block the answer."""
+    from ..mounts import probe
+
+    return {"mounts": probe.survey(store)}
+
+
+def _rendered(services: Services) -> tuple[bytes, str]:
+    from ..control.metrics import CONTENT_TYPE
+
+    return services.metrics().render(), CONTENT_TYPE
+
+
+def _planned(body: dict[str, Any]) -> Any:
+    from ..planner import face
+
+    return face.answer_body(body).view()
+
+
+def _output(store: Store, job_id: str, asked: dict[str, str]) -> str:
+    from .output_pages import OutputQuery, page
+
+    return json.dumps(page(store, job_id, OutputQuery(**asked)))
+
+
+def _job(store: Store, job_id: str) -> Any:
+    from ..control import jobs
+
+    return jobs.job_view(store, job_id)
+
+
 def _jobs(store: Store, before: str, limit: int) -> str:
+    from ..control import jobs
+
     views, older = jobs.page(store, before, limit) if before else (jobs.list_jobs(store), 0)
     return json.dumps({"jobs": [summary(view) for view in views], "older": older})
 
@@ -201,13 +282,13 @@ def _cell(store: Store, job_id: str) -> dict[str, str]:
 _JOB = "([^/]+)"
 ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/settings", SettingsHandler),
-    (f"{ROOT}/cluster", reader(cluster.status, CLUSTER)),
-    (f"{ROOT}/cluster/start", cluster_changer("startCluster", cluster.ensure_started)),
-    (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop, named=True)),
-    (f"{ROOT}/cluster/keep", cluster_changer("keepCluster", cluster.keep)),
-    (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
+    (f"{ROOT}/cluster", reader(_cluster, CLUSTER)),
+    (f"{ROOT}/cluster/start", cluster_changer("startCluster", _start_cluster)),
+    (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", _stop_cluster, named=True)),
+    (f"{ROOT}/cluster/keep", cluster_changer("keepCluster", _keep_cluster)),
+    (f"{ROOT}/cluster/heal", cluster_changer("healCluster", _heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),
-    (f"{ROOT}/backends", reader(lambda _: nodes.offers(), CLUSTER)),
+    (f"{ROOT}/backends", reader(_backends, CLUSTER)),
     (f"{ROOT}/clusters", ClustersHandler),
     (f"{ROOT}/mounts", reader(_mounts, FILES)),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
@@ -221,7 +302,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/comparison", ComparisonHandler),
     (f"{ROOT}/schedules", SchedulesHandler),
     (f"{ROOT}/jobs", JobsHandler),
-    (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
+    (f"{ROOT}/jobs/{_JOB}", reader(_job, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/output", OutputHandler),
     (f"{ROOT}/jobs/{_JOB}/notebook", ExecutedHandler),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from jupyter_server.auth.decorator import authorized
-from tornado import web
 
 from ..core.errors import SpecError
 from ..core.events import Event
@@ -20,8 +16,6 @@ from ..storage.output.output_choice import OutputChoice
 from ..storage.output.output_range import Place, chunks_before, pass_output, place_of
 from ..storage.output.output_reader import is_notice
 from ..storage.store import JobStore, Store
-from .base import ApiHandler
-from .services import JOBS
 
 PIECES, MOST_PIECES = 500, 1000
 PAGE_BYTES = 256 * 1024
@@ -156,15 +150,3 @@ def _piece(event: Event, wanted: str) -> dict[str, Any] | None:
             "place": _told(place_of(event)),
         }
     )
-
-
-class OutputHandler(ApiHandler):
-    """One page of a job's output."""
-
-    auth_resource = JOBS
-
-    @web.authenticated
-    @authorized
-    async def get(self, job_id: str) -> None:
-        query = OutputQuery(**{name: str(value) for name, value in self.query("getOutput").items()})
-        self.finish(await self.call(lambda store: json.dumps(page(store, job_id, query))))

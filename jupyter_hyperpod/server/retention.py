@@ -7,7 +7,6 @@ import logging
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from ..control import housekeeping
 from ..core.errors import HyperpodError
 from ..core.units import format_bytes, plural
 from ..storage.store import Store
@@ -36,6 +35,8 @@ class Retention:
 
     def prune(self) -> None:
         """Delete what is old now. A job that cannot be deleted is reported."""
+        from ..control import housekeeping  # in its thread: the start of a server does not wait for it
+
         try:
             deleted = housekeeping.delete_old(self._store, self._keep_s, keep=self._keep_newest)
         except HyperpodError as error:

@@ -11,8 +11,6 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from ..control.housekeeping import delete_jobs
-from ..control.runs import labels
 from ..storage.store import Store
 from ..system.users import own_name
 from .base import ApiHandler
@@ -65,7 +63,7 @@ class RunsHandler(ApiHandler):
     async def get(self) -> None:
         asked = self.query("listRuns")
         since, instance = asked.get("since", 0), asked.get("instance", "")
-        await send(self, lambda store: self.services.run_table.changes(since, instance))
+        await send(self, lambda store: self.services.run_table().changes(since, instance))
 
 
 class RunSourcesHandler(ApiHandler):
@@ -77,7 +75,7 @@ class RunSourcesHandler(ApiHandler):
     @authorized
     async def get(self) -> None:
         words = [word for word in dict.fromkeys(self.query("findSources").get("word", ())) if word]
-        await send(self, lambda store: {"found": self.services.run_table.sources_with(words)})
+        await send(self, lambda store: {"found": self.services.run_table().sources_with(words)})
 
 
 class RunLabelsHandler(ApiHandler):
@@ -89,7 +87,7 @@ class RunLabelsHandler(ApiHandler):
     @authorized
     async def post(self) -> None:
         body = self.body("labelRuns")
-        changed = await self.call(labels.label_all, body.pop("jobs"), identity=self.identity(), **body)
+        changed = await self.call(_labelled, body.pop("jobs"), identity=self.identity(), **body)
         self.finish(json.dumps({"jobs": changed}))
 
 
@@ -101,7 +99,7 @@ class RunDeletionHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        found = await self.call(delete_jobs, self.body("deleteRuns")["jobs"])
+        found = await self.call(_deleted, self.body("deleteRuns")["jobs"])
         said = found.lines[0]
         self.log.info("%s, as %s asked", said, self.identity() or own_name())
         self.finish(json.dumps({"jobs": [job["id"] for job in found.record], "said": said}))
@@ -193,7 +191,19 @@ class PromoteHandler(ApiHandler):
         self.finish(json.dumps({"id": new}))
 
 
-# What few people ask for is imported when it is: the start of a server does not pay for it.
+# What requests need is imported by the first of them, in its thread: the start of a server does not wait for it.
+
+
+def _labelled(store: Store, names: list[str], **change: Any) -> Any:
+    from ..control.runs import labels
+
+    return labels.label_all(store, names, **change)
+
+
+def _deleted(store: Store, names: list[str]) -> Any:
+    from ..control.housekeeping import delete_jobs
+
+    return delete_jobs(store, names)
 
 
 def _compared(store: Store, names: list[str], whole: bool) -> Any:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from ..control.runs.run_table import RunTable
 from ..core.errors import Conflict
 from ..storage.store import Store
 from ..system.users import own_name
 from .base import ApiHandler
 from .run_handlers import send
 from .services import RUNS
+
+if TYPE_CHECKING:
+    from ..control.runs.run_table import RunTable
 
 COMMAND = "jupyter hyperpod"
 
@@ -27,7 +29,7 @@ class SchedulesHandler(ApiHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        await send(self, lambda store: _listed(store, self.services.run_table))
+        await send(self, lambda store: _listed(store, self.services.run_table()))
 
     @web.authenticated
     @authorized

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tornado.websocket import WebSocketHandler
 
-from ..control.metrics import Metrics
-from ..control.runs.run_table import RunTable
 from ..storage.store import Store
 from .contents import MountContents
 from .contract import Contract
 from .tailer import AnyReader, Tailer
+
+if TYPE_CHECKING:
+    from ..control.metrics import Metrics
+    from ..control.runs.run_table import RunTable
 
 # what an authorizer of the Jupyter server is asked about, with the action "read" or "write"
 SETTINGS, JOBS, FAULTS, CLUSTER, FILES, RUNS = (
@@ -26,8 +28,6 @@ class Services(Protocol):
     job_store: Store
     contract: Contract
     contents: MountContents
-    metrics: Metrics
-    run_table: RunTable
     tailer: Tailer
     sockets: set[WebSocketHandler]
     requests: ThreadPoolExecutor  # answer requests
@@ -38,6 +38,10 @@ class Services(Protocol):
     max_body_bytes: int
     max_file_bytes: int
     max_message_bytes: int
+
+    def metrics(self) -> Metrics: ...
+
+    def run_table(self) -> RunTable: ...
 
     def begin(self) -> None: ...
 

@@ -20,7 +20,7 @@ from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs, watch
 from jupyter_hyperpod.control.runs import labels
-from jupyter_hyperpod.control.schedules import firing, schedule_file, verbs
+from jupyter_hyperpod.control.schedules import firing, schedule_file, verbs, waking
 from jupyter_hyperpod.control.schedules.schedule_file import Schedule
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import JobSpec
@@ -226,7 +226,7 @@ def test_what_is_refused(store: Store, tmp_path: Path, capsys: pytest.CaptureFix
         error = shell.run_cell(f"{line}\nx = 1\n" if line.startswith("%%") else line).error_in_exec
         assert sentence in str(error), line
     assert run(shell, "%hyperpod schedule") == run(shell, "%hyperpod sweep") == []
-    assert verbs.wake_again(store) is False
+    assert waking.wake_again(store) is False
     assert not control.connectable(store)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.schedules import schedule_file, verbs
+from jupyter_hyperpod.control.schedules import schedule_file, waking
 from jupyter_hyperpod.control.schedules.schedule_file import Schedule, ScheduledRun
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.store import Store
@@ -63,7 +63,7 @@ async def test_a_schedule_is_paused_resumed_run_and_deleted(
 ) -> None:
     monkeypatch.setattr(jobs, "_wake", lambda store, job: None)  # no cluster is started here
     woken: list[str] = []
-    monkeypatch.setattr(verbs, "wake", lambda store, backend: woken.append(backend))
+    monkeypatch.setattr(waking, "wake", lambda store, backend: woken.append(backend))
     scheduled(store, "nightly")
 
     async def ask(action: str, name: str = "nightly") -> tuple[int, Any]:

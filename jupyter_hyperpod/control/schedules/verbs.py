@@ -9,16 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...backends import load
 from ...core.backends import DEFAULT_BACKEND
 from ...core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ...policy.scheduled_runs import CATCH_UP, ONCE, OVERLAP, SKIP
-from ...storage import host_lease
 from ...storage.store import Store
-from .. import cluster, jobs
-from ..clusters.shape import known_shape
+from .. import jobs
 from ..option_parser import add_action, one_of
 from ..text_tables import Answer
+from . import waking
 
 HELP = "list schedules; show, pause, resume, run at once or delete one"
 ACTIONS = ("list", "show", "pause", "resume", "run", "delete")
@@ -128,7 +126,7 @@ def add(store: Store, source: str, fields: Mapping[str, Any], timing: ScheduleOp
     warnings = schedule_file.create(store, source, fields, schedule)
     lines = [f"warning: {text}" for text in warnings]
     try:
-        wake(store, fields.get("backend") or DEFAULT_BACKEND)
+        waking.wake(store, fields.get("backend") or DEFAULT_BACKEND)
     except ClusterError as error:
         lines.append(f"warning: the schedule is kept, but nothing runs at its times yet: {error}")
     times = cron_times.CronTimes(timing.cron, timing.zone)
@@ -147,28 +145,6 @@ def dry_run(timing: ScheduleOptions) -> tuple[dict[str, Any], str]:
     soon = [time_s for _, time_s in zip(range(3), found, strict=False)]
     told = {"cron": timing.cron, "time_zone": timing.zone, "next_s": soon}
     return told, f"at {timing.cron} {timing.zone}: {', '.join(map(times.words, soon))}, …"
-
-
-def wake(store: Store, backend: str) -> None:
-    """Start the supervisor where none runs. Raises ClusterError."""
-    elsewhere = not load(backend).capabilities.owns_nodes
-    none = 0 if elsewhere and not known_shape(store) else None
-    if not cluster.connectable(store):
-        cluster.ensure_started(store, nodes=none, spares=none)
-
-
-def wake_again(store: Store) -> bool:
-    """Start the supervisor again where schedules are active and it ended without being told to, as when the machine
-    was switched off; whether it was started. A cluster that somebody stopped stays so. Raises HyperpodError."""
-    if not (store.root / "schedules").is_dir():
-        return False
-    from . import schedule_file
-
-    found = [schedule for schedule in schedule_file.all_of(store)[0] if not schedule.paused]
-    if not found or cluster.status(store)["state"] != "lost" or host_lease.elsewhere(store):
-        return False
-    wake(store, schedule_file.directory(store, found[0].name).spec().backend)
-    return True
 
 
 def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
@@ -211,7 +187,7 @@ def act(store: Store, action: str, name: str, command: str) -> Answer:
             schedule = replace(schedule, paused=action == "pause")
             schedule_file.write(store, schedule)
         if not schedule.paused:
-            wake(store, schedule_file.directory(store, name).spec().backend)
+            waking.wake(store, schedule_file.directory(store, name).spec().backend)
     lines = [*schedule_table.described(store, schedule), *schedule_table.silence(store, [schedule])]
     table = schedule_table.runs_table(store, schedule) if action == "show" else None
     return Answer(schedule_table.record(store, schedule), table, lines)
@@ -238,4 +214,4 @@ def dry_run_problem(store: Store, fields: Mapping[str, Any]) -> str:
 def _attend(store: Store) -> None:
     store.refuse_foreign()
     with suppress(HyperpodError):  # then the list says that nothing runs
-        wake_again(store)
+        waking.wake_again(store)
