@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.storage.store import Store
@@ -31,10 +32,20 @@ def test_there_is_one_cell_and_every_make_target_exists() -> None:
 def test_every_path_in_the_readme_exists() -> None:
     table = re.findall(r"^\| (`.*?) \|", README, re.MULTILINE)
     paths = [path for row in table for path in re.findall(r"`([^`]+)`", row)]
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    links = re.findall(r"\]\((?!https?:)([^)#]+)|(?:href|src|srcset)=\"([^\"]+)", README)
     assert len(paths) > 5
-    for path in [*paths, *links]:
+    for path in [*paths, *map("".join, links)]:
         assert (TREE / path).exists() or (TREE / "jupyter_hyperpod" / path).exists(), f"README names {path}"
+
+
+def test_the_pictures_are_of_one_size_and_small_and_the_animation_moves() -> None:
+    moving, light, dark = (TREE / "docs" / f"killed-node{end}" for end in (".gif", ".png", "-dark.png"))
+    with Image.open(moving) as picture:
+        size, frames = picture.size, picture.n_frames
+    assert frames > 5 and moving.stat().st_size < 1_000_000
+    for path, is_dark in ((light, False), (dark, True)):
+        with Image.open(path) as picture:
+            assert picture.size == size and (picture.convert("L").getpixel((1, 1)) < 128) is is_dark
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

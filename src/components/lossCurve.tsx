@@ -144,7 +144,7 @@ function plotOptions(
   return {
     width: Math.max(width, 50),
     height,
-    padding: [10, 8, 0, 0],
+    padding: [10, 20, 0, 0], // half of the last label is beside the curve
     legend: { show: false },
     cursor: {
       y: false,
