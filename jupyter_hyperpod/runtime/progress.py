@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import operator
 import struct
 import time
 
@@ -14,6 +15,8 @@ _LEASE_AT = 64
 _PACE = struct.Struct("<dQ")
 _PACE_AT = 192
 LEASE_POLL_S = 0.005
+_TIMES = struct.Struct("<Qddd")
+_TIMES_AT = 320
 _STEP = struct.Struct("<QQ")
 _STEP_AT = 256
 _WORDS = slice(128, 144)  # of an elastic event: its call number and its state; number of calls so far
@@ -57,6 +60,17 @@ class WorkerProgress:
         """Return (step, seconds per micro-batch of it); step 0 before the first."""
         seconds, step = _PACE.unpack_from(self._memory, _PACE_AT)
         return step, seconds
+
+    def add_step(self, compute_s: float, exchange_s: float, waits_s: float) -> None:
+        """Count a step, and what it took of this member: called by the worker."""
+        steps, *times = _TIMES.unpack_from(self._memory, _TIMES_AT)
+        more = (compute_s, exchange_s, waits_s)
+        _TIMES.pack_into(self._memory, _TIMES_AT, steps + 1, *map(operator.add, times, more))
+
+    def times(self) -> tuple[int, float, float, float]:
+        """Return the number of steps so far, and the seconds that they computed, exchanged, and waited for others."""
+        steps, compute_s, exchange_s, waits_s = _TIMES.unpack_from(self._memory, _TIMES_AT)
+        return steps, compute_s, exchange_s, waits_s
 
     def allow(self, until_s: float) -> None:
         """Let the worker journal until ``until_s`` (monotonic clock): called by the agent."""

@@ -263,11 +263,16 @@ async def test_what_the_nodes_of_a_job_use(api: Api, jp_serverapp: Any, make_job
     with event_writer(job.path / FOLDER, "coordinator", clock=lambda: next(moments)) as journal:
         for cpu_ms in (5_000, 20_000):
             values = {"ms": 10_000, "cpu_ms": [cpu_ms, 0], "cores": 2, "memory": [1 << 30, 1 << 20], "limit": 1 << 34}
+            values |= {"steps": [4, 4], "compute_ms": [2500, 5000], "exchange_ms": 1000, "waits_ms": [2500, 0]}
             journal.append("nodes.sampled", {"nodes": ["node-10", "node-2"], "values": values, "every_s": 10.0})
     status, found = await api("GET", f"/jobs/{job.id}/resources")
     assert (status, found["lines"], found["many"]) == (200, ["node-2", "node-10"], False)
     assert found["curves"] == {"cpu": [[0, 0], [25, 100]], "memory": [[1 << 20, 1 << 20], [1 << 30, 1 << 30]]}
     assert (found["start_s"], found["times_s"]) == (1000, [0, 10])
+    assert found["width_s"] == 1 and found["phases"] == {
+        "node-10": {"compute": [250, 250], "exchange": [100, 100], "waits": [250, 250], "steps": [4, 4]},
+        "node-2": {"compute": [500, 500], "exchange": [100, 100], "waits": [0, 0], "steps": [4, 4]},
+    }
     assert found["sparks"]["node-10"] == {"cpu": [25, 100]} and found["limits"]["limit"] == 1 << 34
     assert (await api("GET", "/jobs/nothing-abcdefgh/resources"))[0] == 404
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...storage.resources.node_uses import NodeUses, read
-from ...storage.resources.samples import Use
+from ...storage.resources.samples import PHASES, Use
 from ...storage.store import Store
 
 LINES = 8
@@ -67,8 +67,34 @@ def shown(found: NodeUses, start_s: float) -> dict[str, Any]:
         "times_s": [round(at * found.width_s + middle_s - start_s, 1) for at in numbers],
         "curves": curves,
         "sparks": sparks,
+        "width_s": found.width_s,
+        "phases": {name: _phases(places, numbers) for name, places in found.nodes.items() if _has_steps(places)},
         "limits": {name: max((use.get(name, 0) for use in found.newest.values()), default=0) for name in _LIMITS},
     }
+
+
+def _has_steps(places: dict[int, Use]) -> bool:
+    return any(use.get("steps") for use in places.values())
+
+
+def _phases(places: dict[int, Use], numbers: Sequence[int]) -> dict[str, list[int | None]]:
+    """Of each sample the steps that ended in it, and what its time was, in thousandths: `PHASES` without the rest.
+
+    A step counts where it ends. What does not fit into the time of that sample was before it.
+    """
+    shares: dict[int, list[float]] = {}
+    over = [0.0] * len(PHASES)
+    for at in sorted(places, reverse=True):
+        use = places[at]
+        spent = [carried + use.get(name, 0) for carried, name in zip(over, PHASES, strict=True)]
+        part = min(1.0, use["ms"] / (sum(spent) or 1.0))
+        over = [one * (1.0 - part) for one in spent]
+        shares[at] = [one * part / use["ms"] for one in spent]
+    columns = {
+        name.removesuffix("_ms"): [round(1000 * shares[at][which]) if at in shares else None for at in numbers]
+        for which, name in enumerate(PHASES)
+    }
+    return columns | {"steps": [int(places[at].get("steps", 0)) if at in places else None for at in numbers]}
 
 
 _LIMITS = ("cores", "limit", "gpus", "gpu_limit")

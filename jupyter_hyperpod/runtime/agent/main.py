@@ -260,7 +260,7 @@ class Agent:
         lease_s = self.lease.next_s(self._beat_interval_s, now)
         self._send(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace(), lease_s))
         self.lease.beat(channel, now, lease_s)
-        if (sampled := self._sampler.due(now)) is not None:
+        if (sampled := self._sampler.due(now, progress.times())) is not None:
             self._send(sampled)
 
     def _leave_if_preempted(self) -> None:

@@ -20,8 +20,9 @@ from ...system.processes import stat_text
 from ..protocol.facts import NodeSampled
 from ..worker.group_base import SOCKETS_ONLY_VARIABLE
 
+Times = tuple[int, float, float, float]
 EVERY_S, FIRST_S = 10.0, 1.0
-NODE_S = 0.06  # a journal gets about 60 bytes of each node at a time, and a kilobyte per second of all
+NODE_S = 0.09  # a journal gets about 85 bytes of each node at a time, and a kilobyte per second of all
 PART = 1000  # a sample takes at most this part of a core's time
 _DEVICE = re.compile(r"nvidia(\d+)")
 
@@ -33,11 +34,12 @@ def interval_s(nodes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """What only grows, read at one moment (monotonic); ``cpu`` in clock ticks."""
+    """What only grows, read at one moment (monotonic); ``cpu`` in clock ticks; ``times``: as of `WorkerProgress`."""
 
     now_s: float
     cpu: int
     network: tuple[int, int] | None
+    times: Times
 
 
 class NodeSampler:
@@ -53,23 +55,23 @@ class NodeSampler:
         self._works = os.path.exists("/proc/self/statm")  # of Linux
         self._devices: nvml.Devices | None = None
 
-    def due(self, now_s: float) -> NodeSampled | None:
-        """A sample, where it is time; None before, and where this system does not tell."""
+    def due(self, now_s: float, times: Times) -> NodeSampled | None:
+        """A sample, where it is time; None before, and where this system does not tell. ``times``: of the worker."""
         if not self._works or now_s < self._next_s:
             return None
         began_s = time.thread_time()
-        sampled = self._sample(now_s)
+        sampled = self._sample(now_s, times)
         took_s = time.thread_time() - began_s
         every_s = interval_s(self.nodes)
         self._pause_s = min(every_s, 2 * self._pause_s) if sampled else FIRST_S
         self._next_s = now_s + max(_until(self._pause_s), PART * took_s)
         return sampled
 
-    def _sample(self, now_s: float) -> NodeSampled | None:
+    def _sample(self, now_s: float, times: Times) -> NodeSampled | None:
         processes = usage.tree(os.getpid())
         stats = (usage.cpu_ticks(stat_text(pid)) for pid in processes)
         network = usage.network_bytes(usage.text("/proc/net/dev")) if self._counts_network else None
-        after = _Counters(now_s, sum(filter(None, stats)), network)
+        after = _Counters(now_s, sum(filter(None, stats)), network, times)
         before, self._before = self._before, after
         if before is None:
             self._devices = nvml.devices(_names())
@@ -93,6 +95,7 @@ class NodeSampler:
             round(busy.percent * ms / 100) if busy else None,
             busy.memory if busy else None,
             busy.limit if busy else None,
+            *_spent(before.times, times),
         )
 
     def _memory(self, processes: list[int]) -> int:
@@ -107,6 +110,16 @@ class NodeSampler:
         cores, total = usage.cores_allowed(), usage.total_memory(usage.text("/proc/meminfo"))
         known = [one for one in (limit, total) if one]
         return round(min(cores, quota or cores), 2), min(known, default=None)
+
+
+def _spent(before: Times, after: Times) -> tuple[int | None, ...]:
+    """Steps, and milliseconds in the parts of them, between two moments; None where none has ended."""
+    if after[0] < before[0]:  # of another worker
+        before = (0, 0.0, 0.0, 0.0)
+    steps = after[0] - before[0]
+    if not steps:
+        return (None,) * 4
+    return steps, *(max(0, round(1000 * (now - then))) for then, now in zip(before[1:], after[1:], strict=True))
 
 
 def _until(pause_s: float) -> float:

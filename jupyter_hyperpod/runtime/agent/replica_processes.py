@@ -165,6 +165,10 @@ class _Progress:
         """Return (step, seconds for a micro-batch of it) of the slowest rank: the others wait for it."""
         return max((rank.pace() for rank in self._ranks), key=lambda pace: pace[1])
 
+    def times(self) -> tuple[int, float, float, float]:
+        """As `WorkerProgress.times`, of the first rank: they act alike."""
+        return self._ranks[0].times()
+
     def allow(self, until_s: float) -> None:
         """Let every rank journal until ``until_s`` (monotonic clock)."""
         for rank in self._ranks:

@@ -53,6 +53,7 @@ class Mesh:
         self.generation = generation
         self.rank = rank
         self.world_size = len(links) + 1
+        self.waited_s = 0.0  # in exchanges, until every peer had sent something: the slowest has come by then
         self._links = links
         self._renewal = renewal
         for link in links.values():
@@ -65,7 +66,7 @@ class Mesh:
         `check` is called when the descriptor `control` is readable and may raise to cancel the exchange.
         Raises PeerLost when a connection breaks before everything has arrived.
         """
-        outgoing, incoming = queues(sends), queues(receives)
+        outgoing, incoming, began_s = queues(sends), queues(receives), time.monotonic()
         self._renewal.count(outgoing, incoming)
         poller = select.poll()
         if control >= 0:
@@ -77,6 +78,7 @@ class Mesh:
             if mask := mask_of(rank, outgoing, incoming):
                 ranks[link.fileno()] = rank
                 poller.register(link, mask)
+        silent = {rank for rank, queue in incoming.items() if queue}
         while ranks:
             for descriptor, events in poller.poll():
                 if descriptor == control:
@@ -88,6 +90,8 @@ class Mesh:
                     move(link.send, outgoing[rank], rank)
                 if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                     take(link, incoming.get(rank, NOTHING), rank)
+                    if silent and not (silent := silent - {rank}):
+                        self.waited_s += time.monotonic() - began_s
                 if mask := mask_of(rank, outgoing, incoming):
                     poller.modify(link, mask)
                 else:

@@ -323,7 +323,9 @@ class NodeSampled(Message):
     """What the processes of a job on its node have used in the last ``ms`` milliseconds.
 
     ``cpu_ms``: CPU time, on at most ``cores`` at once. ``memory``: bytes now, of at most ``limit``. ``received``,
-    ``sent``: bytes of the node's network. ``gpu_ms``: time in which its devices computed, all together.
+    ``sent``: bytes of the node's network. ``gpu_ms``: time in which its devices computed, all together. ``steps`` of
+    its member ended in that time, and took ``compute_ms`` for micro-batches, ``exchange_ms`` for gradients, and
+    ``waits_ms`` for the slowest of the others.
     """
 
     ms: int
@@ -338,6 +340,10 @@ class NodeSampled(Message):
     gpu_ms: int | None = None
     gpu_memory: int | None = None
     gpu_limit: int | None = None
+    steps: int | None = None
+    compute_ms: int | None = None
+    exchange_ms: int | None = None
+    waits_ms: int | None = None
 
 
 @message("exited", AGENT, COORDINATOR)

@@ -44,6 +44,7 @@ class StepExecution:
         self.is_inside = False  # whether a step runs
         self._began_s = 0.0
         self._computed_s: list[float] = []  # times of this step's micro-batches
+        self._exchanged_s = self._waited_s = 0.0  # in this step's exchange of gradients, and for others in it
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -164,10 +165,14 @@ class StepExecution:
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self._state.applied)
         self._group.renew_keys()
+        began_s, waited_s = time.monotonic(), self._group.waited_s
         try:
-            return self._gradients.reduce(self._plan, self._group)
+            result = self._gradients.reduce(self._plan, self._group)
         except PeerLost as lost:
             self._group.lost(lost)
+        self._waited_s = self._group.waited_s - waited_s
+        self._exchanged_s = time.monotonic() - began_s - self._waited_s
+        return result
 
     def _compare_samples(self) -> None:
         """Raise TrainingError where members have read other samples than rank 0. Raises Regroup."""
@@ -194,9 +199,11 @@ class StepExecution:
         gradients.apply_left(result, bool(rejected))
         self._state.run_done()
         gradients.finished.clear()
+        computed_s = sum(self._computed_s)
         if self._computed_s:
-            self._group.show_pace(self._state.applied, sum(self._computed_s) / len(self._computed_s))
+            self._group.show_pace(self._state.applied, computed_s / len(self._computed_s))
             self._computed_s.clear()
+        self._group.show_times(computed_s, self._exchanged_s, self._waited_s)
         took_s = time.monotonic() - self._began_s
         parts.commits.note(self._state.applied, index, self._state.loss, plan, took_s, resync.redone, skipped)
         resync.plan, resync.redone = ordinary(plan, parts.sizes.count(self._index)), 0

@@ -125,6 +125,15 @@ class ElasticGroup(GroupBase):
         """Show the agent how long a micro-batch took."""
         self._worker.progress.show_pace(step, seconds)
 
+    def show_times(self, compute_s: float, exchange_s: float, waits_s: float) -> None:
+        """Show the agent what a step took of this member."""
+        self._worker.progress.add_step(compute_s, exchange_s, waits_s)
+
+    @property
+    def waited_s(self) -> float:
+        """How long exchanges of this generation have waited for peers; 0 where another library exchanges."""
+        return 0.0 if self._mesh is None else self._mesh.waited_s
+
     def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
         """Exchange buffers with peers. Raises Regroup when the generation ends meanwhile."""
         assert self._mesh is not None

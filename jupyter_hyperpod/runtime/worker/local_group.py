@@ -29,6 +29,7 @@ class LocalGroup(GroupBase):
     session = 1
     generation = 0
     newcomer = False
+    waited_s = 0.0  # for peers
 
     def __init__(self, micro_batches: int, terms: BatchTerms | None = None) -> None:
         super().__init__()
@@ -73,6 +74,9 @@ class LocalGroup(GroupBase):
 
     def show_pace(self, step: int, seconds: float) -> None:
         """Nobody compares."""
+
+    def show_times(self, compute_s: float, exchange_s: float, waits_s: float) -> None:
+        """Nobody samples."""
 
     def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
         """Nobody to exchange with."""

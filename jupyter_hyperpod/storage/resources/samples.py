@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SUMS = ("ms", "cpu_ms", "received", "sent", "gpu_ms")
+PHASES = ("compute_ms", "exchange_ms", "waits_ms")
+SUMS = ("ms", "cpu_ms", "received", "sent", "gpu_ms", "steps", *PHASES)
 HIGHEST = ("cores", "memory", "limit", "gpus", "gpu_memory", "gpu_limit")
 KIND = "nodes.sampled"
 LARGEST = 1 << 62
