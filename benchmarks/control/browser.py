@@ -33,6 +33,7 @@ from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from jupyter_hyperpod.system.processes import raise_descriptor_limit
 
 from . import shown_events, written_jobs
+from .scale import _cpu_s
 
 OURS, PLAIN = "jupyter_hyperpod", "JupyterLab without it"
 TREE = Path(__file__).resolve().parents[2]
@@ -68,8 +69,9 @@ class _Scene:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @contextmanager
-    def server(self, store: Store, extended: bool) -> Iterator[tuple[str, float]]:
-        """JupyterLab on the store, with the extension or without: its URL, and the seconds until it answered."""
+    def server(self, store: Store, extended: bool) -> Iterator[tuple[str, float, float]]:
+        """JupyterLab on the store, with the extension or without: its URL, the seconds until it answered, and its
+        processor time until then."""
         home = self.folder / ("with" if extended else "without")
         config = home / "config"
         (config / "labconfig").mkdir(parents=True, exist_ok=True)
@@ -93,7 +95,8 @@ class _Scene:
             process = subprocess.Popen(command, env=surroundings, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
                 _answers(process, f"http://127.0.0.1:{port}/api?token={self.token}", home / "server.log")
-                yield f"http://127.0.0.1:{port}/lab?token={self.token}&reset", time.monotonic() - began_s
+                took_s, cpu_s = time.monotonic() - began_s, _cpu_s(process.pid)
+                yield f"http://127.0.0.1:{port}/lab?token={self.token}&reset", took_s, cpu_s
             finally:
                 process.terminate()
                 process.wait()
@@ -149,15 +152,17 @@ def _chromium() -> Iterator[_Browser]:
 def _starts(scene: _Scene, starts: int) -> dict[str, Any]:
     """The starts of server and page, with the extension and without, in turn, on an empty store."""
     store = Store(scene.folder / "empty").prepare()
-    found: dict[str, list[float]] = {name: [] for name in ("server", "server_plain", "page", "page_plain")}
+    names = [f"{name}{suffix}" for name in ("server", "server_cpu", "page") for suffix in ("", "_plain")]
+    found: dict[str, list[float]] = {name: [] for name in names}
     loaded: list[str] = []
     for turn in range(starts):
         for extended in (True, False) if turn % 2 else (False, True):
             suffix = "" if extended else "_plain"
-            with scene.server(store, extended) as (url, took_s):
+            with scene.server(store, extended) as (url, took_s, cpu_s):
                 scene.browser.ask("open", url=url)  # the first page of a server pays for the server's caches
                 opened = scene.browser.ask("open", url=url)
             found[f"server{suffix}"].append(took_s)
+            found[f"server_cpu{suffix}"].append(cpu_s)
             found[f"page{suffix}"].append(opened["took"] / 1000)
             loaded = opened["loaded"] if extended else loaded
         progress(f"start {turn + 1} of {starts}: {', '.join(f'{k} {v[-1]:.2f} s' for k, v in found.items())}")
@@ -176,7 +181,7 @@ def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float) -
     shown_events.begin(store, nodes)
     job = written_jobs.submitted(store, "training").id
     progress(f"{jobs:,} jobs and {nodes:,} nodes are written")
-    with scene.server(store, True) as (url, _), _events(store, job, nodes) as pace:
+    with scene.server(store, True) as (url, _, _), _events(store, job, nodes) as pace:
         ask = scene.browser.ask
         ask("open", url=url)
         found: dict[str, Any] = {"sidebar": ask("sidebar", nodes=nodes)}
@@ -187,10 +192,11 @@ def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float) -
         found["delays"] = ask("lines", job=job, seconds=seconds)["delays"]
         progress(f"{len(found['delays'])} lines were seen")
         before = ask("calm")
+        ask("trace", on=True)
         pace(BURST)
         time.sleep(burst)  # what is measured is this time
         last = pace(0)
-        found |= {"burst": ask("tasks"), "last": last}
+        found |= {"burst": ask("tasks"), "last": last, "trace": ask("trace", on=False)}
         time.sleep(3)
         found["shown"] = ask("tasks")["shown"]
         after = ask("calm")
@@ -241,13 +247,21 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         "the table is filtered": [t / 1000 for t in found["filters"]],
         "a frame while the log is scrolled": [t / 1000 for t in found["scroll"]["frames"]],
         "start of the server": found["server"],
+        "start of the server, processor time": found["server_cpu"],
         "start of the page": found["page"],
     }
     rows = [row(OURS, case, what, "s", samples) for what, samples in seconds.items()]
     rows += [row(PLAIN, case, f"start of the {what}", "s", found[f"{what}_plain"]) for what in ("server", "page")]
+    rows.append(row(PLAIN, case, "start of the server, processor time", "s", found["server_cpu_plain"]))
     longest = max(found["burst"]["tasks"], default=0.0)  # the browser tells only of those above 50 ms
     frame = max(found["updates"]["frames"], default=0.0)
     rows.append(row(OURS, case, f"longest task while {BURST} events per second arrive", "s", [longest / 1000]))
+    trace = found["trace"]
+    traced = {"the same, processor time": trace["longest"], "of it for layout": trace["parts"]["layout"]}
+    traced |= {"of it for styles": trace["parts"]["styles"], "of it for garbage": trace["parts"]["garbage"]}
+    traced |= {"processor time of all tasks then": trace["processor"]}
+    rows += [row(OURS, case, what, "s", [ms / 1000]) for what, ms in traced.items()]
+    rows.append(row(OURS, case, "layouts in that time", "", [trace["layouts"]]))
     rows.append(row(OURS, case, "memory gained in that time", "bytes", [found["grown"]]))
     rows.append(row(OURS, case, "all scripts, compressed", "bytes", [found["all_bytes"]]))
     delays = sorted(found["delays"])
@@ -257,6 +271,7 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         bar("event_to_screen_p50_s", statistics.median(delays) / 1000, 0.15),
         bar("event_to_screen_p99_s", delays[int(0.99 * (len(delays) - 1))] / 1000, 0.5),
         bar("longest_task_s", longest / 1000, 0.05),
+        bar("longest_task_cpu_s", trace["longest"] / 1000, 0.05),
         bar("newest_step_missing", missing, 0),
         bar("open_10000_nodes_s", found["sidebar"]["first"] / 1000, 0.3),
         bar("update_paint_s", frame / 1000, 0.05),
@@ -267,6 +282,7 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         bar("all_gzip_kb", found["all_bytes"] / 1000, 300),
         bar("labstart_ratio", statistics.median(ratios), 1.03),
         bar("server_start_s", statistics.median(found["server"]) - statistics.median(found["server_plain"]), 0.3),
+        bar("server_start_cpu_s", min(found["server_cpu"]) - min(found["server_cpu_plain"]), 0.3),
     ]
     return report("browser", rows, bars)
 

@@ -9,6 +9,8 @@ import { createInterface } from 'node:readline';
 
 import { chromium } from '@playwright/test';
 
+import { traced } from './traced.mjs';
+
 const PATIENCE_MS = 300_000;
 
 /** Runs in the page before any script: times of messages, of tasks that took long, and of frames. */
@@ -53,7 +55,7 @@ function watch() {
   };
 }
 
-let browser, page;
+let browser, page, trace;
 
 const orders = {
   async start({ chromium: path }) {
@@ -88,14 +90,19 @@ const orders = {
     return { took, loaded };
   },
 
-  /** Open the left panel; how long until all nodes are drawn. */
+  /** Open the left panel when the nodes have come; how long until the first and all of them are seen. */
   async sidebar({ nodes }) {
+    const tile = page.locator('.jp-Hp-sidebar .jp-Hp-node').first();
+    await tile.waitFor({ state: 'attached' }); // the panel is drawn before it is opened
     return page.evaluate(
       async ([count, patience]) => {
         const began = performance.now();
-        document.querySelector('[data-id="jp-hyperpod-sidebar"]').click();
+        jupyterapp.shell.activateById('jp-hyperpod-sidebar');
         const first = await until(
-          () => document.querySelector('.jp-Hp-node'),
+          () =>
+            document
+              .querySelector('.jp-Hp-sidebar .jp-Hp-node')
+              ?.checkVisibility(),
           patience
         );
         const all = await until(
@@ -183,6 +190,15 @@ const orders = {
         elements: document.querySelectorAll('.jp-Hp-log *').length
       };
     });
+  },
+
+  /** Begin a trace, or end it: what the page did meanwhile, in processor time. */
+  async trace({ on }) {
+    if (on) {
+      trace = await traced(browser);
+      return {};
+    }
+    return trace.end();
   },
 
   /** Tasks that have taken more than 50 ms since then, and the step that the dashboard shows. */
