@@ -32,6 +32,7 @@ from .tailer import AnyReader, Tailer
 if TYPE_CHECKING:
     from ..control.metrics import Metrics
     from ..control.runs.run_table import RunTable
+    from ..control.sweeps.picture import SweepPictures
 
 HERE = Path(__file__).parent
 STATE_CHANGED = "https://events.jupyter.org/jupyter_hyperpod/state_changed/v1"
@@ -154,6 +155,7 @@ class HyperpodExtension(ExtensionApp):
         self._first = threading.Lock()
         self._metrics: Metrics | None = None
         self._run_table: RunTable | None = None
+        self._sweep_pictures: SweepPictures | None = None
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
         self.files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="hyperpod-files")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
@@ -222,6 +224,14 @@ class HyperpodExtension(ExtensionApp):
         with self._first:
             self._run_table = self._run_table or RunTable(self.job_store)
         return self._run_table
+
+    def sweep_pictures(self) -> SweepPictures:
+        """Sweeps as browsers draw them. Not for the event loop: the first call imports it."""
+        from ..control.sweeps.picture import SweepPictures
+
+        with self._first:
+            self._sweep_pictures = self._sweep_pictures or SweepPictures(self.job_store)
+        return self._sweep_pictures
 
     def _stand_by(self) -> None:
         from ..control import cluster

@@ -26,6 +26,7 @@ from .run_handlers import (
     RunLabelsHandler,
     RunsHandler,
     RunSourcesHandler,
+    TrialsHandler,
 )
 from .schedule_handlers import SchedulesHandler
 from .services import CLUSTER, FAULTS, FILES, JOBS, Services
@@ -300,6 +301,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/runs/labels", RunLabelsHandler),
     (f"{ROOT}/runs/delete", RunDeletionHandler),
     (f"{ROOT}/comparison", ComparisonHandler),
+    (f"{ROOT}/trials", TrialsHandler),
     (f"{ROOT}/schedules", SchedulesHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(_job, JOBS)),

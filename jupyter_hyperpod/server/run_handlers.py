@@ -118,6 +118,20 @@ class ComparisonHandler(ApiHandler):
         await send(self, lambda store: _compared(store, names, whole))
 
 
+class TrialsHandler(ApiHandler):
+    """The trials of a sweep, or some jobs, for parallel coordinates."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        asked = self.query("drawTrials")
+        sweep, jobs, more = asked.get("sweep", ""), asked.get("job", []), (asked["metric"], bool(asked["maximize"]))
+        pictures = self.services.sweep_pictures()
+        await send(self, lambda store: pictures.of_sweep(sweep) if sweep else pictures.of_jobs(jobs, *more))
+
+
 class AccountHandler(ApiHandler):
     """Where the time of a job's nodes went, and its curves."""
 

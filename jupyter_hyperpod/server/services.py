@@ -15,6 +15,7 @@ from .tailer import AnyReader, Tailer
 if TYPE_CHECKING:
     from ..control.metrics import Metrics
     from ..control.runs.run_table import RunTable
+    from ..control.sweeps.picture import SweepPictures
 
 # what an authorizer of the Jupyter server is asked about, with the action "read" or "write"
 SETTINGS, JOBS, FAULTS, CLUSTER, FILES, RUNS = (
@@ -42,6 +43,8 @@ class Services(Protocol):
     def metrics(self) -> Metrics: ...
 
     def run_table(self) -> RunTable: ...
+
+    def sweep_pictures(self) -> SweepPictures: ...
 
     def begin(self) -> None: ...
 

@@ -86,7 +86,7 @@ def resource_of(path: str) -> str:
         return "jupyter_hyperpod.faults"
     if path.endswith(("/promotion", "/promote")):
         return "jupyter_hyperpod.runs"
-    if path in ("/runs", "/runs/sources", "/comparison"):
+    if path in ("/runs", "/runs/sources", "/comparison", "/trials"):
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}

@@ -32,7 +32,7 @@ DIGEST = 16  # characters by which a source is named
 SOURCES_KEPT_BYTES = 64 << 20
 
 Row = dict[str, Any]
-LASTING = ("person", "queue", "code", "parameters")
+LASTING = ("person", "queue", "code", "sweep", "parameters")
 COLUMNS = (
     *(
         "id",
@@ -227,7 +227,7 @@ class RunTable:
 
     def _lasting(self, job: JobStore) -> Row:
         """What never changes of a job."""
-        found: Row = {"person": "", "queue": "", "code": "", "parameters": {}}
+        found: Row = {"person": "", "queue": "", "code": "", "sweep": "", "parameters": {}}
         with suppress(OSError):
             found["person"] = user_name(job.path.stat().st_uid)
         with suppress(HyperpodError):
@@ -236,6 +236,7 @@ class RunTable:
             self._digests[digest[:DIGEST]] = digest
             chosen = run_record.chosen(spec)
             if spec.trial is not None:
+                found["sweep"] = spec.trial.sweep
                 chosen["trial"] = f"{spec.trial.number} of {spec.trial.sweep}"
                 chosen |= {name: str(value) for name, value in spec.trial.values.items()}
             shown = {name: value[:TEXT_SHOWN] for name, value in chosen.items()}

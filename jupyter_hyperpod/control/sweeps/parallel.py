@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.units import cut
-from ...policy.sweeps.space import Axis, Choices, NumberRange
+from ...policy.sweeps.space import Axis
 from ..runs.charts import scale, ticks
 from ..runs.markup import number, safe
+from .axes import NumberAxis, WordAxis, axis_of, metric_axis
 
 WIDE, HIGH = 880, 340
 TOP, BOTTOM, SIDE = 42, 26, 62
-MOST_TICKS = 8
-_DECADES = 20.0  # from so many times its lowest value on, a list of numbers is drawn on a logarithmic axis
 LABEL = 16
 
 
@@ -103,31 +102,17 @@ def _drawn_axis(axis: UprightAxis, x: float, last: bool) -> Iterator[str]:
 
 
 def _axis(name: str, axis: Axis) -> UprightAxis:
-    if isinstance(axis, NumberRange):
-        return _numbers(name, axis.low, axis.high, axis.logarithmic, whole=axis.whole)
-    numbers = [float(v) for v in axis.values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) == len(axis.values) > 1:
-        low, high = min(numbers), max(numbers)
-        logarithmic = low > 0 and high / low >= _DECADES
-        return _numbers(name, low, high, logarithmic, numbers if len(numbers) <= MOST_TICKS else None)
-    return _words(name, axis)
+    drawn = axis_of(name, axis)
+    return _numbers(drawn) if isinstance(drawn, NumberAxis) else _words(drawn)
 
 
-def _numbers(
-    name: str,
-    low: float,
-    high: float,
-    logarithmic: bool,
-    at: Sequence[float] | None = None,
-    note: str = "",
-    whole: bool = False,
-) -> UprightAxis:
-    up = scale(low, high, HIGH - BOTTOM, TOP, logarithmic)
-    shown = at if at is not None else ticks(low, high, 5, logarithmic)
-    shown = [value for value in shown if not whole or value == round(value)]
-    told = "logarithmic" if logarithmic else ""
+def _numbers(axis: NumberAxis, note: str = "") -> UprightAxis:
+    up = scale(axis.low, axis.high, HIGH - BOTTOM, TOP, axis.logarithmic)
+    shown = axis.at if axis.at is not None else ticks(axis.low, axis.high, 5, axis.logarithmic)
+    shown = [value for value in shown if not axis.whole or value == round(value)]
+    told = [*([note] if note else []), *(["logarithmic"] if axis.logarithmic else [])]
     labels = _apart([(up(value), number(value)) for value in shown])
-    return UprightAxis(name, lambda value: None if _word(value) else up(float(value)), labels, note or told)
+    return UprightAxis(axis.name, lambda value: None if _word(value) else up(float(value)), labels, ", ".join(told))
 
 
 def _apart(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
@@ -143,7 +128,7 @@ def _word(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _words(name: str, axis: Choices) -> UprightAxis:
+def _words(axis: WordAxis) -> UprightAxis:
     """A list of words: one place each, the first at the top."""
     count = len(axis.values)
     room = HIGH - BOTTOM - TOP
@@ -152,16 +137,10 @@ def _words(name: str, axis: Choices) -> UprightAxis:
         for at, value in enumerate(axis.values)
     }
     labels = [(y, cut(str(value), LABEL)) for (_, value), y in heights.items()]
-    return UprightAxis(name, lambda value: heights.get((type(value).__name__, value)), _apart(labels))
+    return UprightAxis(axis.name, lambda value: heights.get((type(value).__name__, value)), _apart(labels))
 
 
 def _metric_axis(name: str, maximize: bool, values: Sequence[float]) -> UprightAxis:
     note = "large is good" if maximize else "small is good"
-    if not values:
-        return UprightAxis(name, lambda value: None, (), note)
-    low, high = min(values), max(values)
-    if low == high:
-        pad = abs(low) * 0.05 or 1.0
-        low, high = low - pad, high + pad
-    logarithmic = low > 0 and high / low > 50
-    return _numbers(name, low, high, logarithmic, note=f"{note}, logarithmic" if logarithmic else note)
+    axis = metric_axis(name, values)
+    return _numbers(axis, note) if axis else UprightAxis(name, lambda value: None, (), note)

@@ -47,7 +47,7 @@ def sweep_page(sweep: Sweep, version: str) -> str:
 
 
 def _counted(sweep: Sweep) -> list[SweepTrial]:
-    return [trial for trial in sweep.trials if trial.view["state"] == "succeeded" and trial.value is not None]
+    return [trial for trial in sweep.trials if trial.counted is not None]
 
 
 def _facts(sweep: Sweep) -> str:
@@ -60,12 +60,11 @@ def _facts(sweep: Sweep) -> str:
 
 
 def _picture(sweep: Sweep, best: SweepTrial | None) -> str:
-    counted = {trial.number for trial in _counted(sweep)}
     drawn = [
         DrawnTrial(
             trial.number,
             trial.spec.values,
-            trial.value if trial.number in counted else None,
+            trial.counted,
             trial_line(sweep, trial),
             trial is best,
         )

@@ -164,11 +164,12 @@ def record(sweep: Sweep) -> dict[str, Any]:
         "sentence": described(sweep.plan),
         "best": best.number if best else None,
         "missing": sweep.missing,
-        "trials": [_trial_record(trial) for trial in sweep.trials],
+        "trials": [trial_record(trial) for trial in sweep.trials],
     }
 
 
-def _trial_record(trial: SweepTrial) -> dict[str, Any]:
+def trial_record(trial: SweepTrial) -> dict[str, Any]:
+    """A trial for programs."""
     told = {"number": trial.number, "job": trial.job.id, "values": dict(trial.spec.values), "state": trial.state}
     return told | {
         "step": trial.view["step"],

@@ -79,6 +79,11 @@ class SweepTrial:
         return self._metric.value(self.view)
 
     @property
+    def counted(self) -> float | None:
+        """The value by which the trial can be the best: of one that succeeded; else None."""
+        return self.value if self.view["state"] == "succeeded" else None
+
+    @property
     def doubt(self) -> str:
         """A sentence where the trial has two values for the metric that differ; else ""."""
         told = self._metric.doubt(self.view)
@@ -114,7 +119,7 @@ class Sweep:
         """The trial that succeeded with the best value, the first of equal ones; None where there is none."""
         found: SweepTrial | None = None
         for trial in self.trials:
-            value = trial.value if trial.view["state"] == "succeeded" else None
+            value = trial.counted
             if value is not None and (found is None or self.plan.better(value, found.value or 0.0)):
                 found = trial
         return found
@@ -270,18 +275,19 @@ def template(
     raise error or NotFound(f"no trial of {sweep.id} is left")
 
 
-def read(store: Store, text: str) -> Sweep:
+def read(store: Store, text: str, known: Mapping[str, SweepTrial] | None = None) -> Sweep:
     """The sweep that a person means by its id, by its name (the newest of that name), or by one of its jobs.
 
-    Raises NotFound.
+    ``known``: trials that were read before, by their jobs. Raises NotFound.
     """
+    known = known or {}
     sweep_id = find(store, text)
     specs = _trial_specs(store, sweep_id)
     plan = SweepPlan.from_json(next(iter(specs.values())).plan)
     first: dict[int, SweepTrial] = {}
     for job_id, spec in reversed(specs.items()):  # oldest first: a newer job of a trial counts if it was to run again
         if spec.number not in first or first[spec.number].state in AGAIN:
-            first[spec.number] = SweepTrial(spec, store.job(job_id), plan.metric)
+            first[spec.number] = known.get(job_id) or SweepTrial(spec, store.job(job_id), plan.metric)
     return Sweep(store, sweep_id, plan, [first[number] for number in sorted(first)])
 
 
