@@ -3,7 +3,7 @@
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { Api, FaultTarget } from './api';
+import { Api, FaultTarget, TrialsOf } from './api';
 import { ScaleBody } from './components/scale';
 import { isSure } from './components/sure';
 import type { Fault } from './model/events';
@@ -47,6 +47,7 @@ export class Actions {
       schedules: () => void;
       executed: (id: string) => Promise<void>;
       comparison: (ids: string[]) => void;
+      trials: (of: TrialsOf) => void;
       example: () => Promise<void>;
     }
   ) {}
@@ -187,6 +188,11 @@ export class Actions {
   /** Curves and differences of some jobs side by side; the first is compared with each other. */
   compareRuns(ids: string[]): void {
     this._show.comparison(ids);
+  }
+
+  /** A sweep, or some jobs, in parallel coordinates. */
+  openTrials(of: TrialsOf): void {
+    this._show.trials(of);
   }
 
   /** Show the files of a mount, where there is a file browser. */

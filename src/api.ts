@@ -124,7 +124,69 @@ export interface IRun {
   note: string;
   archived: boolean;
   code: string;
+  /** The sweep of which it is a trial; empty for a job that is none. */
+  sweep: string;
   parameters: Record<string, string>;
+}
+
+/** One axis of parallel coordinates: numbers from `low` to `high`, or words with a place each. */
+export type ITrialAxis =
+  | {
+      kind: 'numbers';
+      name: string;
+      low: number;
+      high: number;
+      logarithmic: boolean;
+      whole: boolean;
+      /** The only numbers that there are, where they are few. */
+      at: number[] | null;
+    }
+  | { kind: 'words'; name: string; values: TrialValue[] };
+
+export type TrialValue = string | number | boolean | null;
+
+/** A trial of a sweep, or a job as if it were one. */
+export interface ITrial {
+  number: number;
+  job: string;
+  name: string;
+  values: Record<string, TrialValue>;
+  /** The same as people read it. */
+  told: Record<string, string>;
+  state: string;
+  step: number;
+  value_text: string;
+  /** The value by which it can be the best; null before it has succeeded. */
+  counted: number | null;
+  reason: string;
+}
+
+/** The trials of a sweep, or some jobs, with their axes. */
+export interface ITrials {
+  /** That of the sweep; empty for jobs. */
+  id: string;
+  sweep: boolean;
+  sentence: string;
+  metric: string;
+  maximize: boolean;
+  metrics: string[];
+  wanted: number;
+  live: boolean;
+  axes: ITrialAxis[];
+  /** Null before a value counts. */
+  metric_axis: ITrialAxis | null;
+  /** The job of the best trial; empty where there is none. */
+  best: string;
+  trials: ITrial[];
+}
+
+/** What is drawn in parallel coordinates: a sweep, or some jobs. */
+export type TrialsOf = { sweep: string } | { jobs: readonly string[] };
+
+/** By what jobs are judged. */
+export interface IJudged {
+  metric: string;
+  maximize: boolean;
 }
 
 /** The rows that have changed since an earlier answer; all of them with `whole`. */
@@ -445,6 +507,18 @@ export class Api {
   compareJobs(jobs: string[]): Promise<IComparison> {
     const query = jobs.map(job => `job=${encodeURIComponent(job)}`);
     return this._request(`comparison?${query.join('&')}`);
+  }
+
+  trials(of: TrialsOf, judged: IJudged | null): Promise<ITrials> {
+    const query =
+      'sweep' in of
+        ? [`sweep=${encodeURIComponent(of.sweep)}`]
+        : of.jobs.map(job => `job=${encodeURIComponent(job)}`);
+    if (judged) {
+      query.push(`metric=${encodeURIComponent(judged.metric)}`);
+      query.push(`maximize=${Number(judged.maximize)}`);
+    }
+    return this._request(`trials?${query.join('&')}`);
   }
 
   /** What a job would be on another backend; submits nothing. */

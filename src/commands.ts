@@ -15,6 +15,7 @@ export namespace CommandIDs {
   export const openSchedules = 'hyperpod:open-schedules';
   export const openExecuted = 'hyperpod:open-executed-notebook';
   export const compareRuns = 'hyperpod:compare-runs';
+  export const openTrials = 'hyperpod:open-trials';
   export const startCluster = 'hyperpod:start-cluster';
   export const stopCluster = 'hyperpod:stop-cluster';
   export const openJob = 'hyperpod:open-job';

@@ -46,6 +46,7 @@ import { RunningJobs } from './running';
 import { schedules } from './schedules/plugin';
 import { SidebarWidget } from './sidebar/widget';
 import { StatusWidget } from './status';
+import { argumentsOf, trials } from './sweep/plugin';
 import { IHyperpod } from './tokens';
 
 const PLUGIN = 'jupyter_hyperpod:plugin';
@@ -95,6 +96,7 @@ const core: JupyterFrontEndPlugin<IShared> = {
         await openExecuted(app, shared, id, browser?.model.path ?? '');
       },
       comparison: ids => run(CommandIDs.compareRuns, { ids: ids.join(' ') }),
+      trials: of => run(CommandIDs.openTrials, argumentsOf(of)),
       example: () => openExample(app, trans, browser)
     });
     const shared: IShared = { model, actions, trans };
@@ -314,6 +316,12 @@ function openTarget(app: JupyterFrontEnd, target: Target): Promise<unknown> {
     const ids = target.compare.join(' ');
     return app.commands.execute(CommandIDs.compareRuns, { ids });
   }
+  if ('trials' in target) {
+    return app.commands.execute(
+      CommandIDs.openTrials,
+      argumentsOf(target.trials)
+    );
+  }
   return app.commands.execute(
     'runs' in target
       ? CommandIDs.openRuns
@@ -432,6 +440,7 @@ export default [
   planner,
   runs,
   comparison,
+  trials,
   schedules,
   renderer,
   rerun,

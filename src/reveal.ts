@@ -10,6 +10,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import type { LabIcon } from '@jupyterlab/ui-components';
 import type { Widget } from '@lumino/widgets';
 
+import type { TrialsOf } from './api';
 import type { IShared } from './components/context';
 
 /** The query parameter with the view that a page of JupyterLab opens first. */
@@ -19,6 +20,8 @@ const RUNS = 'runs';
 const SCHEDULES = 'schedules';
 const JOB = 'job:';
 const COMPARISON = 'compare:';
+const SWEEP = 'sweep:';
+const TRIALS = 'trials:';
 
 /** The view that an address asks for. */
 export type Target =
@@ -26,7 +29,8 @@ export type Target =
   | { runs: true }
   | { schedules: true }
   | { job: string }
-  | { compare: string[] };
+  | { compare: string[] }
+  | { trials: TrialsOf };
 
 /** The address of a page of JupyterLab that shows `target`. */
 export function pageOf(target: Target, baseUrl: string): string {
@@ -41,6 +45,10 @@ function valueOf(target: Target): string {
   if ('compare' in target) {
     return COMPARISON + target.compare.join(',');
   }
+  if ('trials' in target) {
+    const of = target.trials;
+    return 'sweep' in of ? SWEEP + of.sweep : TRIALS + of.jobs.join(',');
+  }
   return 'runs' in target ? RUNS : 'schedules' in target ? SCHEDULES : PLANNER;
 }
 
@@ -53,6 +61,13 @@ export function targetOf(search: string): Target | null {
   if (value.startsWith(COMPARISON)) {
     const compare = value.slice(COMPARISON.length).split(',').filter(Boolean);
     return compare.length > 1 ? { compare } : null;
+  }
+  if (value.startsWith(SWEEP) && value.length > SWEEP.length) {
+    return { trials: { sweep: value.slice(SWEEP.length) } };
+  }
+  if (value.startsWith(TRIALS)) {
+    const jobs = value.slice(TRIALS.length).split(',').filter(Boolean);
+    return jobs.length ? { trials: { jobs } } : null;
   }
   if (value === RUNS) {
     return { runs: true };

@@ -127,9 +127,14 @@ class TrialsHandler(ApiHandler):
     @authorized
     async def get(self) -> None:
         asked = self.query("drawTrials")
-        sweep, jobs, more = asked.get("sweep", ""), asked.get("job", []), (asked["metric"], bool(asked["maximize"]))
-        pictures = self.services.sweep_pictures()
-        await send(self, lambda store: pictures.of_sweep(sweep) if sweep else pictures.of_jobs(jobs, *more))
+        sweep, jobs, metric = asked.get("sweep", ""), asked.get("job", []), asked.get("metric", "")
+        large = bool(asked["maximize"])
+
+        def drawn(_: Store) -> Any:
+            pictures = self.services.sweep_pictures()
+            return pictures.of_sweep(sweep) if sweep else pictures.of_jobs(jobs, metric, large)
+
+        await send(self, drawn)
 
 
 class AccountHandler(ApiHandler):

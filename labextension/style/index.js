@@ -3,6 +3,7 @@ import './base.css';
 import './run.css';
 import './runs.css';
 import './compare.css';
+import './sweep.css';
 import './schedules.css';
 import './reading.css';
 import './forced.css';

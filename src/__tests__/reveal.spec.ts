@@ -50,7 +50,9 @@ it.each([
   { planner: true } as const,
   { runs: true } as const,
   { schedules: true } as const,
-  { compare: ['a-aaaaaaaa', 'b-bbbbbbbb'] }
+  { compare: ['a-aaaaaaaa', 'b-bbbbbbbb'] },
+  { trials: { sweep: 'first-abcdefgh' } },
+  { trials: { jobs: ['a-aaaaaaaa', 'b-bbbbbbbb'] } }
 ])('reads %p from the address that it wrote', target => {
   const url = new URL(pageOf(target, 'http://localhost:8888/user/a b/'));
   expect(url.pathname).toBe('/user/a%20b/lab');
@@ -63,6 +65,8 @@ it.each([
   '?hyperpod-open=',
   '?hyperpod-open=job:',
   '?hyperpod-open=compare:a',
+  '?hyperpod-open=sweep:',
+  '?hyperpod-open=trials:',
   '?x=planner'
 ])('finds nothing of ours in %p', search => {
   expect(targetOf(search)).toBeNull();

@@ -1,7 +1,6 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
-import { Button } from '../components/parts';
 import { formatDuration, formatInteger, formatLoss } from '../format';
 import {
   heights,
@@ -13,7 +12,7 @@ import {
   span,
   ticks
 } from './curves';
-import { saveDrawing } from './save';
+import { PictureButtons } from './saving';
 
 const HEIGHT = 240;
 const EDGE = { left: 56, right: 12, top: 10, bottom: 26 };
@@ -22,7 +21,7 @@ const LABEL = 24;
 /** A shorter drag is a click. */
 const LEAST_DRAG = 6;
 /** The first line is wide, so that it is seen behind an equal one; the others have dashes of their own. */
-const DASHES = ['', '7 3', '2 3', '9 3 2 3', '5 5', '1 3'];
+export const DASHES = ['', '7 3', '2 3', '9 3 2 3', '5 5', '1 3'];
 
 /** A place on the axis that is marked; one without a time is not shown on an axis of time. */
 export interface IMark {
@@ -110,20 +109,7 @@ export function Chart(props: {
           </span>
         )}
         <span className="jp-Hp-actions">
-          <Button
-            disabled={empty}
-            title={trans.__('Save the curves of %1 as a picture (SVG)', name)}
-            onClick={() => saveDrawing(drawing.current!, name, 'svg')}
-          >
-            {trans.__('SVG')}
-          </Button>
-          <Button
-            disabled={empty}
-            title={trans.__('Save the curves of %1 as a picture (PNG)', name)}
-            onClick={() => saveDrawing(drawing.current!, name, 'png')}
-          >
-            {trans.__('PNG')}
-          </Button>
+          <PictureButtons name={name} drawing={drawing} disabled={empty} />
         </span>
       </header>
       <div ref={box} className="jp-Hp-chartbox">
@@ -327,7 +313,7 @@ function Curve(props: {
   );
 }
 
-function tickText(value: number): string {
+export function tickText(value: number): string {
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e5)
     ? Number(value.toPrecision(3)).toExponential()
@@ -335,7 +321,7 @@ function tickText(value: number): string {
 }
 
 /** The width of an element, as it changes. */
-function useWidth(box: React.RefObject<HTMLElement>): number {
+export function useWidth(box: React.RefObject<HTMLElement>): number {
   const [width, setWidth] = React.useState(480);
   React.useLayoutEffect(() => {
     const host = box.current!;

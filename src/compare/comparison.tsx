@@ -1,4 +1,3 @@
-import { downloadIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { IComparison, messageOf } from '../api';
@@ -7,14 +6,11 @@ import { useShared } from '../components/context';
 import { Button, StateChip } from '../components/parts';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
-import { Chart, IMark } from './chart';
+import { Chart, DASHES, IMark } from './chart';
 import { csv, lines, WHOLE } from './curves';
 import { Differences, Sources } from './differences';
-import { save } from './save';
+import { CsvButton, useSomeCurves } from './saving';
 import { ViewChoice } from './view';
-
-/** Metrics whose names begin alike are many: those beyond the first are drawn when they are asked for. */
-const DRAWN = 12;
 
 /** Some runs side by side: until where they are the same, their curves, and what differs. */
 export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
@@ -55,14 +51,13 @@ function Found(props: {
   again: () => Promise<void>;
 }): JSX.Element {
   const { found } = props;
-  const { trans } = useShared();
+  const { actions, trans } = useShared();
   const [view, setView] = React.useState(WHOLE);
   const [hidden, setHidden] = React.useState<ReadonlySet<number>>(new Set());
-  const [all, setAll] = React.useState(false);
   const names = Object.keys(found.curves).filter(name =>
     found.curves[name].some(places => places.length > 0)
   );
-  const shown = all ? names : names.slice(0, DRAWN);
+  const [shown, others] = useSomeCurves(names);
   const marks = marksOf(found);
   const toggle = (run: number) => {
     const after = new Set(hidden);
@@ -82,14 +77,18 @@ function Found(props: {
         <span className="jp-Hp-actions">
           <Button onClick={props.again}>{trans.__('Read again')}</Button>
           <Button
-            icon={downloadIcon}
-            title={trans.__('Save all values of all curves as a table (CSV)')}
-            onClick={() =>
-              save(new Blob([csv(found)], { type: 'text/csv' }), 'curves.csv')
-            }
+            title={trans.__(
+              'Draw the parameters in which they differ, in parallel coordinates'
+            )}
+            onClick={() => actions.openTrials({ jobs: found.jobs })}
           >
-            {trans.__('CSV')}
+            {trans.__('Parameters')}
           </Button>
+          <CsvButton
+            name="curves"
+            text={() => csv(found)}
+            title={trans.__('Save all values of all curves as a table (CSV)')}
+          />
         </span>
       </div>
       <Part name={trans.__('The curves')}>
@@ -106,17 +105,7 @@ function Found(props: {
             />
           ))}
         </div>
-        {names.length > shown.length && (
-          <div>
-            <Button onClick={() => setAll(true)}>
-              {trans._n(
-                'Draw %1 more curve',
-                'Draw %1 more curves',
-                names.length - shown.length
-              )}
-            </Button>
-          </div>
-        )}
+        {others}
       </Part>
       <Part name={trans.__('The differences')}>
         <Differences found={found} />
@@ -162,9 +151,7 @@ function Legend(props: {
                 x2="22"
                 y1="4"
                 y2="4"
-                strokeDasharray={
-                  ['', '7 3', '2 3', '9 3 2 3', '5 5', '1 3'][at] || undefined
-                }
+                strokeDasharray={DASHES[at] || undefined}
               />
             </svg>
           </button>

@@ -182,7 +182,7 @@ export function csv(found: ICurves): string {
 }
 
 /** A field of a CSV file; one that a spreadsheet would take for a formula is told to be text. */
-function field(text: string): string {
+export function field(text: string): string {
   const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
 }

@@ -7,9 +7,11 @@ const COPIED = [
   'stroke-opacity',
   'stroke-width',
   'stroke-linejoin',
+  'paint-order',
   'opacity',
   'font-family',
-  'font-size'
+  'font-size',
+  'font-weight'
 ];
 /** Pixels of a picture for one of the screen. */
 const SHARP = 2;

@@ -20,6 +20,7 @@ const stateLabels = oncePer((trans): Record<string, string> => ({
   failed: trans.__('Failed'),
   stopping: trans.__('Stopping'),
   stopped: trans.__('Stopped'),
+  pruned: trans.__('Pruned'),
   idle: trans.__('Idle'),
   busy: trans.__('Busy'),
   drained: trans.__('Drained'),

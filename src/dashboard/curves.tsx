@@ -1,21 +1,17 @@
-import { downloadIcon } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IAccount } from '../api';
 import { Chart, IMark } from '../compare/chart';
 import { csv, ICurves, lines, WHOLE } from '../compare/curves';
-import { save } from '../compare/save';
+import { CsvButton, useSomeCurves } from '../compare/saving';
 import { ViewChoice } from '../compare/view';
 import { useShared } from '../components/context';
-import { Button } from '../components/parts';
 import { stepAt } from '../derive';
 import { formatCount, formatDuration } from '../format';
 import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 
-/** Curves that are drawn before somebody asks for the others. */
-const DRAWN = 12;
 const NONE: ReadonlySet<number> = new Set();
 
 /** One picture: values of the account by their names there and for people. */
@@ -38,12 +34,11 @@ export function Curves(props: {
     ...WHOLE,
     axis: serves ? ('time' as const) : WHOLE.axis
   });
-  const [all, setAll] = React.useState(false);
   const pictures = picturesOf(account, serves, trans);
+  const [shown, others] = useSomeCurves(pictures);
   if (pictures.length === 0) {
     return null;
   }
-  const shown = all ? pictures : pictures.slice(0, DRAWN);
   const marks = marksOf(job, value => said(value, trans));
   return (
     <section className="jp-Hp-curves">
@@ -55,18 +50,11 @@ export function Curves(props: {
           only={serves ? 'time' : undefined}
         />
         <span className="jp-Hp-actions">
-          <Button
-            icon={downloadIcon}
+          <CsvButton
+            name={job.id}
+            text={() => csv(account)}
             title={trans.__('Save all values of all curves as a table (CSV)')}
-            onClick={() =>
-              save(
-                new Blob([csv(account)], { type: 'text/csv' }),
-                `${job.id}.csv`
-              )
-            }
-          >
-            {trans.__('CSV')}
-          </Button>
+          />
         </span>
       </div>
       <div className="jp-Hp-charts">
@@ -85,17 +73,7 @@ export function Curves(props: {
           />
         ))}
       </div>
-      {pictures.length > shown.length && (
-        <div>
-          <Button onClick={() => setAll(true)}>
-            {trans._n(
-              'Draw %1 more curve',
-              'Draw %1 more curves',
-              pictures.length - shown.length
-            )}
-          </Button>
-        </div>
-      )}
+      {others}
     </section>
   );
 }

@@ -111,6 +111,7 @@ export function columns(
           : new Date(run.submitted_s * 1000).toLocaleString()
     },
     number('nodes', trans.__('Nodes'), 64, run => run.nodes, formatInteger),
+    text('sweep', trans.__('Sweep'), 130, run => run.sweep),
     text('backend', trans.__('Backend'), 90, run => run.backend),
     text('queue', trans.__('Queue'), 90, run => run.queue),
     number(

@@ -140,7 +140,8 @@ function textOf(run: IRun, field: string): string {
     backend: run.backend,
     queue: run.queue,
     note: run.note,
-    reason: run.reason
+    reason: run.reason,
+    sweep: run.sweep
   };
   return named[field] ?? run.parameters[field] ?? '';
 }

@@ -31,6 +31,7 @@ interface IProps {
   ticked: ReadonlySet<string>;
   onTick: (ids: string[], on: boolean) => void;
   onOpen: (run: IRun) => void;
+  onSweep: (sweep: string) => void;
   onDelete: (run: IRun) => void;
   onTags: (run: IRun, text: string) => Promise<boolean>;
   onNote: (run: IRun, text: string) => Promise<boolean>;
@@ -358,6 +359,20 @@ function Content(
             {run.id.slice(run.id.lastIndexOf('-') + 1)}
           </span>
         </>
+      );
+    case 'sweep':
+      return run.sweep ? (
+        <button
+          type="button"
+          className="jp-Hp-link jp-Hp-clip"
+          title={trans.__('Draw all trials of %1', run.sweep)}
+          tabIndex={props.isActive ? 0 : -1}
+          onClick={() => props.onSweep(run.sweep)}
+        >
+          {run.sweep}
+        </button>
+      ) : (
+        <></>
       );
     case 'state':
       return <StateChip state={run.state} trans={trans} />;

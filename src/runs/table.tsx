@@ -20,6 +20,8 @@ import type { Rows } from './rows';
 
 /** The most runs that can be compared at once. */
 export const MOST_COMPARED = 6;
+/** The most runs that are drawn at once, unless they are a sweep. */
+export const MOST_TRIALS = 200;
 
 /** Every job of the store, in one table. */
 export function RunsTable(props: { rows: Rows }): JSX.Element {
@@ -108,6 +110,10 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
               picked={picked}
               notebook={run => actions.openExecuted(run.id)}
               promote={run => actions.promote(run.id, run.name, run.backend)}
+              trials={() =>
+                actions.openTrials({ jobs: picked.map(run => run.id) })
+              }
+              sweep={sweep => actions.openTrials({ sweep })}
               compare={() => actions.compareRuns(picked.map(run => run.id))}
               runActions={runActions}
               untick={untick}
@@ -130,6 +136,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
           ticked={ticked}
           onTick={onTick}
           onOpen={run => actions.openJob(run.id)}
+          onSweep={sweep => actions.openTrials({ sweep })}
           onDelete={run =>
             RunActions.canDelete(run) && void runActions.delete([run])
           }
@@ -187,6 +194,8 @@ function Count(props: {
 function Picked(props: {
   picked: IRun[];
   compare: () => void;
+  trials: () => void;
+  sweep: (sweep: string) => void;
   notebook: (run: IRun) => Promise<void>;
   promote: (run: IRun) => Promise<void>;
   runActions: RunActions;
@@ -208,6 +217,25 @@ function Picked(props: {
       >
         {trans.__('Compare')}
       </Button>
+      {picked.length === 1 && picked[0].sweep ? (
+        <Button
+          title={trans.__('Draw all trials of %1', picked[0].sweep)}
+          onClick={() => props.sweep(picked[0].sweep)}
+        >
+          {trans.__('Sweep')}
+        </Button>
+      ) : (
+        <Button
+          disabled={picked.length < 2 || picked.length > MOST_TRIALS}
+          title={trans.__(
+            'Draw the parameters of 2 to %1 ticked runs in parallel coordinates',
+            MOST_TRIALS
+          )}
+          onClick={props.trials}
+        >
+          {trans.__('Parameters')}
+        </Button>
+      )}
       {picked.length === 1 && (
         <>
           <Button

@@ -47,8 +47,11 @@ class SweepPictures:
             self._keep((sweep_id,), sweep, there)
             return picture(sweep) | {"sweep": True, "metrics": [sweep.plan.metric]}
 
-    def of_jobs(self, job_ids: Sequence[str], metric: str = LOSS, maximize: bool = False) -> dict[str, Any]:
-        """The picture of some jobs: an axis for each parameter in which they differ. Raises NotFound."""
+    def of_jobs(self, job_ids: Sequence[str], metric: str = "", maximize: bool = False) -> dict[str, Any]:
+        """The picture of some jobs: an axis for each parameter in which they differ. Raises NotFound.
+
+        Without a ``metric`` they are judged as their sweep says, where all are of the same; else by their losses.
+        """
         with self._lock:
             key = (*job_ids, metric, str(maximize))
             sweep, _ = self._kept.pop(key, (None, None))
@@ -94,9 +97,12 @@ def _record(trial: SweepTrial) -> dict[str, Any]:
 
 def _ticked(store: Store, job_ids: Sequence[str], metric: str, maximize: bool) -> Sweep:
     """Jobs as if they were the trials of a sweep whose names are the parameters in which they differ."""
-    found = {job_id: _parameters(store.job(job_id).spec()) for job_id in job_ids if is_job_id(job_id)}
-    if not found:
+    specs = {job_id: store.job(job_id).spec() for job_id in job_ids if is_job_id(job_id)}
+    if not specs:
         raise NotFound("none of these jobs is there")
+    if not metric:
+        metric, maximize = _judged(specs.values())
+    found = {job_id: _parameters(spec) for job_id, spec in specs.items()}
     names = dict.fromkeys(name for one in found.values() for name in one)
     space = {name: axis for name in names if (axis := _differing(name, found.values())) is not None}
     space = dict(list(space.items())[:MOST_AXES])
@@ -106,6 +112,13 @@ def _ticked(store: Store, job_ids: Sequence[str], metric: str, maximize: bool) -
         values = {name: one[name] for name in space if name in one}
         made.append(SweepTrial(TrialSpec(TICKED, number, values), store.job(job_id), metric))
     return Sweep(store, "", plan, made)
+
+
+def _judged(specs: Iterable[JobSpec]) -> tuple[str, bool]:
+    """The metric of jobs, and whether it is to be large."""
+    plans = [spec.trial.plan if spec.trial else {} for spec in specs]
+    told = {(str(plan.get("metric", LOSS)), bool(plan.get("maximize", False))) for plan in plans}
+    return told.pop() if len(told) == 1 else (LOSS, False)
 
 
 def _parameters(spec: JobSpec) -> dict[str, Any]:

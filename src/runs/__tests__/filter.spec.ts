@@ -30,6 +30,7 @@ export function run(id: string, fields: Partial<IRun> = {}): IRun {
     note: '',
     archived: false,
     code: 'abc0',
+    sweep: '',
     parameters: { seed: '0' },
     ...fields
   };
