@@ -122,6 +122,10 @@ docs: install  ## build the documentation site in test-output/site; a broken lin
 	$(call step,documentation site,python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir test-output/doctrees docs test-output/site; \
 		echo "   open test-output/site/index.html")
 
+.PHONY: links
+links: install  ## ask every address to which the pages link; needs a network, and is in no other check
+	$(call step,links to other sites,python docs/links.py)
+
 .PHONY: pictures
 pictures: install system-all ui-tests/node_modules/.stamp  ## take the README's pictures again: a server in an empty home, a real browser, a killed node
 	$(call step,pictures of the README,CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) python ui-tests/tools/pictures.py)

@@ -31,7 +31,7 @@ interface ITiles {
   onSelect: (node: string) => void;
 }
 
-/** Health of all nodes, one tile each. Arrow keys move, thousands stay smooth: a block without news is not drawn again. */
+/** Health of all nodes, one tile each. Arrow keys move, Enter selects, thousands stay smooth: a block without news is not drawn again. */
 export function NodeGrid(
   props: ITiles & { groups: readonly IHeadedGroup[] }
 ): JSX.Element {
@@ -49,8 +49,10 @@ export function NodeGrid(
     ];
     const at = tiles.indexOf(event.target as HTMLElement);
     const leftwards = getComputedStyle(event.currentTarget).direction === 'rtl';
-    const to = destination(event.key, tiles, at, leftwards);
-    if (to !== null) {
+    const to = ['Enter', ' '].includes(event.key)
+      ? at
+      : destination(event.key, tiles, at, leftwards);
+    if (to !== null && to >= 0) {
       event.preventDefault();
       tiles[to].focus();
       onSelect(tiles[to].dataset.node!);

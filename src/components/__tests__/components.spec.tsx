@@ -101,6 +101,9 @@ describe('NodeGrid', () => {
         );
       });
     find('[data-node=node-1]').focus();
+    press('Enter');
+    expect(selected).toEqual(['node-1']);
+    selected.pop();
     press('ArrowRight');
     press('End');
     press('ArrowRight');
