@@ -255,6 +255,30 @@ export interface IAccount extends Pick<
   lost: { cause: string; node_seconds: number }[];
 }
 
+/** A quantity of what nodes use: percent, bytes, or bytes per second. */
+export type Quantity =
+  'cpu' | 'memory' | 'gpu' | 'gpu_memory' | 'received' | 'sent';
+
+/** What the processes of a job have used on each node. */
+export interface IResources {
+  /** How many nodes have said it, and how many of them are in no line. */
+  nodes: number;
+  left_out: number;
+  /** The lines are the lowest, the median and the highest of all nodes at each time. */
+  many: boolean;
+  /** Nodes, or what stands for many. */
+  lines: string[];
+  /** From which `times_s` count. */
+  start_s: number;
+  times_s: number[];
+  /** The values of each line. */
+  curves: Partial<Record<Quantity, (number | null)[][]>>;
+  /** By node, in percent. */
+  sparks: Record<string, { cpu?: (number | null)[]; gpu?: (number | null)[] }>;
+  /** The most that a node may use; 0 where that is not known. */
+  limits: Record<'cores' | 'limit' | 'gpus' | 'gpu_limit', number>;
+}
+
 /** What came of one time of a schedule; without a job, `said` gives the reason. */
 export interface IScheduledRun {
   due_s: number;
@@ -570,6 +594,10 @@ export class Api {
 
   account(id: string): Promise<IAccount> {
     return this._request(`jobs/${encodeURIComponent(id)}/account`);
+  }
+
+  resources(id: string): Promise<IResources> {
+    return this._request(`jobs/${encodeURIComponent(id)}/resources`);
   }
 
   /** The report of a job, as the text of an HTML file. */

@@ -45,6 +45,8 @@ export function Chart(props: {
   stepped?: boolean;
   /** Name the lines above the curves. */
   legend?: boolean;
+  /** The scale begins at 0. */
+  fromZero?: boolean;
 }): JSX.Element {
   const { name, view, said = formatLoss } = props;
   const { trans } = useShared();
@@ -58,7 +60,8 @@ export function Chart(props: {
   const across =
     view.range ?? (props.lines.length ? span(props.lines) : [0, 1]);
   const smooths = view.smoothing > 0;
-  const up = heights(props.lines, across, view.logarithmic, smooths);
+  const [low, high] = heights(props.lines, across, view.logarithmic, smooths);
+  const up: Range = [props.fromZero ? Math.min(0, low) : low, high];
   const inner = {
     width: Math.max(10, width - EDGE.left - EDGE.right),
     height: HEIGHT - EDGE.top - EDGE.bottom

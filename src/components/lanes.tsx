@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { IResources } from '../api';
 import { Range, WHOLE } from '../compare/curves';
 import { RangeChoice } from '../compare/view';
 import { ILane, ISpan, lanes } from '../derive';
@@ -28,8 +29,14 @@ export interface IStretch {
   text: string;
 }
 
-/** Nodes over time: which trained or answered, stood by, or were lost, and when the members recovered. */
-export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
+/** Nodes over time: which trained or answered, stood by, or were lost, when the members recovered, and what they used. */
+export function Lanes({
+  job,
+  used
+}: {
+  job: IJobView;
+  used?: IResources | null;
+}): JSX.Element | null {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
   const now_s = useNow(active);
@@ -99,6 +106,13 @@ export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
                 {word}
               </span>
             ))}
+          {(['cpu', 'gpu'] as const)
+            .filter(name => used?.curves[name])
+            .map(name => (
+              <span key={name} data-role="used" data-used={name}>
+                {name === 'cpu' ? trans.__('CPU use') : trans.__('GPU use')}
+              </span>
+            ))}
         </span>
       </figcaption>
       <Incidents
@@ -129,7 +143,9 @@ export function Lanes({ job }: { job: IJobView }): JSX.Element | null {
             roles={roles}
             taken={taken}
             drag={drag}
-          />
+          >
+            {used && <Sparks used={used} node={row.node} place={place} />}
+          </Lane>
         ))}
       </div>
       <div className="jp-Hp-lane jp-Hp-lane-axis" aria-hidden>
@@ -226,6 +242,36 @@ function Incidents(props: {
   );
 }
 
+/** What a node has used over time, in percent of what it may: a line over its lane. */
+function Sparks(props: {
+  used: IResources;
+  node: string;
+  place: (time_s: number) => number;
+}): JSX.Element | null {
+  const { used, node, place } = props;
+  const sparks = Object.hasOwn(used.sparks, node) ? used.sparks[node] : {};
+  const drawn = (['cpu', 'gpu'] as const).flatMap(name => {
+    const points = (sparks[name] ?? []).flatMap((value, at) =>
+      value === null
+        ? []
+        : `${place(used.start_s + used.times_s[at]).toFixed(2)} ${100 - value}`
+    );
+    return points.length > 1 ? [{ name, path: `M${points.join('L')}` }] : [];
+  });
+  return drawn.length === 0 ? null : (
+    <svg
+      className="jp-Hp-sparks"
+      viewBox="0 -8 100 116"
+      preserveAspectRatio="none"
+      aria-hidden
+    >
+      {drawn.map(({ name, path }) => (
+        <path key={name} data-used={name} d={path} />
+      ))}
+    </svg>
+  );
+}
+
 function Lane(props: {
   job: IJobView;
   row: ILane;
@@ -233,6 +279,7 @@ function Lane(props: {
   roles: Record<string, string>;
   taken: readonly IStretch[];
   drag: Range | null;
+  children?: React.ReactNode;
 }): JSX.Element {
   const { job, row, place, roles, drag } = props;
   const shared = useShared();
@@ -313,6 +360,7 @@ function Lane(props: {
             )
           );
         })}
+        {props.children}
         {drag && (
           <i
             style={{

@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import { IAccount, messageOf } from '../api';
+import { Api, IAccount, IResources, messageOf } from '../api';
 import { useShared } from '../components/context';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
@@ -9,20 +9,40 @@ import type { IJobView } from '../model/views';
 const PAUSE_MS = 10_000;
 const PAUSES = 20;
 
-/** What the journal of a job tells as a whole, and why it could not be read. */
-export interface IAsked {
-  account: IAccount | null;
+/** What the server has read, and why it could not. */
+export interface IAsked<T> {
+  answer: T | null;
   problem: string;
 }
 
-/** It is read when somebody looks, while the job runs now and then, and once more at its end. */
+/** Where a job's time went, and its curves. */
 export function useAccount(
   job: IJobView,
   place: React.RefObject<HTMLElement>
-): IAsked {
+): IAsked<IAccount> {
+  return useAsked(job, place, askAccount);
+}
+
+/** What a job's nodes have used. */
+export function useResources(
+  job: IJobView,
+  place: React.RefObject<HTMLElement>
+): IAsked<IResources> {
+  return useAsked(job, place, askResources);
+}
+
+const askAccount = (api: Api, id: string) => api.account(id);
+const askResources = (api: Api, id: string) => api.resources(id);
+
+/** It is read when somebody looks, while the job runs now and then, and once more at its end. */
+function useAsked<T>(
+  job: IJobView,
+  place: React.RefObject<HTMLElement>,
+  ask: (api: Api, id: string) => Promise<T>
+): IAsked<T> {
   const { model } = useShared();
-  const [asked, setAsked] = React.useState<IAsked>({
-    account: null,
+  const [asked, setAsked] = React.useState<IAsked<T>>({
+    answer: null,
     problem: ''
   });
   const ended = TERMINAL_STATES.has(job.state);
@@ -34,9 +54,9 @@ export function useAccount(
     const look = async () => {
       const began = performance.now();
       try {
-        const account = await model.api.account(id);
+        const answer = await ask(model.api, id);
         if (!gone) {
-          setAsked({ account, problem: '' });
+          setAsked({ answer, problem: '' });
           done = ended;
         }
       } catch (error) {
@@ -60,7 +80,7 @@ export function useAccount(
       gone = true;
       clearTimeout(timer);
     };
-  }, [model, id, ended, place]);
+  }, [model, id, ended, place, ask]);
   return asked;
 }
 

@@ -139,7 +139,10 @@ function drawn(account: ICurves, picture: IPicture): ICurves {
 }
 
 /** The incidents of a job, where they were. */
-function marksOf(job: IJobView, tell: (text: string) => string): IMark[] {
+export function marksOf(
+  job: IJobView,
+  tell: (text: string) => string
+): IMark[] {
   const start_s = job.started_s ?? job.submitted_s ?? 0;
   return job.incidents.map(incident => ({
     step: stepAt(job.history, incident.started_s) ?? -1,

@@ -6,7 +6,6 @@ import { DeploymentStats, Replicas } from '../components/deployment';
 import { FaultButtons } from '../components/faults';
 import { Incident } from '../components/incidents';
 import { Failure, JobHeader, JobStats } from '../components/job';
-import { Lanes } from '../components/lanes';
 import { Output } from '../components/output';
 import { LossPlot } from '../components/plot';
 import { Rules } from '../components/rules';
@@ -17,6 +16,7 @@ import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import { OutputTools } from './outputTools';
+import { Nodes } from './resources';
 import { Share } from './share';
 import { Whole } from './whole';
 
@@ -61,9 +61,7 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       <Part name={trans.__('The loss curve')}>
         <LossPlot job={job} height={PLOT_HEIGHT} />
       </Part>
-      <Part name={trans.__('The lanes of the nodes')}>
-        <Lanes job={job} />
-      </Part>
+      <Nodes job={job} />
       <Whole job={job} />
       <div className="jp-Hp-columns">
         <Part name={trans.__('The list of incidents')}>

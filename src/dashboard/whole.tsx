@@ -12,7 +12,7 @@ import { Waterfall } from './waterfall';
 export function Whole({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const place = React.useRef<HTMLDivElement>(null);
-  const { account, problem } = useAccount(job, place);
+  const { answer: account, problem } = useAccount(job, place);
   return (
     <div className="jp-Hp-whole" ref={place}>
       {problem && (

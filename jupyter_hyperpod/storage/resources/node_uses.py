@@ -15,7 +15,7 @@ from ..store import JobStore
 from .samples import KIND, Use, joined, uses
 
 FOLDER = "resources"
-PLACES, FEWEST_PLACES = 240, 24
+PLACES, FEWEST_PLACES = 240, 48
 NODES_IN_FULL = 64  # with more, each has fewer places
 MOST_NODES = 1024
 TAIL_BYTES = 1 << 18
@@ -31,26 +31,25 @@ class NodeUses:
     nodes: dict[str, dict[int, Use]] = field(default_factory=dict)
     newest: dict[str, Use] = field(default_factory=dict)
     left_out: int = 0
+    _first: int | None = None  # the number of the first place
     _others: set[str] = field(default_factory=set)
 
     def add(self, event: Event) -> None:
         """Add an event's samples."""
+        at = int(event.time_s // self.width_s)
         for node, use in uses(event.data):
             if node not in self.nodes and len(self.nodes) >= MOST_NODES:
                 self._others.add(node)
                 self.left_out = len(self._others)
                 continue
-            at, places = int(event.time_s // self.width_s), self.nodes.setdefault(node, {})
+            places = self.nodes.setdefault(node, {})
             places[at] = joined(places.get(at), use)
             self.newest[node] = use
-        while self.nodes and self._length() > max(
-            FEWEST_PLACES, PLACES * NODES_IN_FULL // max(NODES_IN_FULL, len(self.nodes))
-        ):
+        self._first = at if self._first is None else min(self._first, at)
+        most = max(FEWEST_PLACES, PLACES * NODES_IN_FULL // max(NODES_IN_FULL, len(self.nodes)))
+        while at - self._first >= most:
             self._widen()
-
-    def _length(self) -> int:
-        first = min(next(iter(places)) for places in self.nodes.values())
-        return max(next(reversed(places)) for places in self.nodes.values()) - first + 1
+            at = int(event.time_s // self.width_s)
 
     def _widen(self) -> None:
         wider = next((width for width in WIDTHS if width > self.width_s), 2 * self.width_s)
@@ -60,7 +59,7 @@ class NodeUses:
             for at, use in places.items():
                 fewer[at // times] = joined(fewer.get(at // times), use)
             self.nodes[node] = fewer
-        self.width_s = wider
+        self._first, self.width_s = (self._first or 0) // times, wider
 
 
 def fold(events: Iterable[Event]) -> NodeUses:

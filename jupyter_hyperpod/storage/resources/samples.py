@@ -10,6 +10,7 @@ SUMS = ("ms", "cpu_ms", "received", "sent", "gpu_ms", "steps", *PHASES)
 HIGHEST = ("cores", "memory", "limit", "gpus", "gpu_memory", "gpu_limit")
 KIND = "nodes.sampled"
 LARGEST = 1 << 62
+_SUMMED, _NUMBERS = frozenset(SUMS), frozenset({int, float})
 
 Use = dict[str, int | float]
 
@@ -19,26 +20,31 @@ def uses(data: Mapping[str, Any]) -> Iterator[tuple[str, Use]]:
     nodes, values = data["nodes"], data["values"]
     if not isinstance(nodes, list) or not isinstance(values, dict):
         return
-    for at, node in enumerate(nodes):
-        use: Use = {}
-        for name in (*SUMS, *HIGHEST):
-            value: Any = values.get(name)
-            if isinstance(value, list):
-                value = value[at] if at < len(value) else None
-            if type(value) in (int, float) and 0 <= value < LARGEST:
-                use[name] = value
+    names = [name for name in (*SUMS, *HIGHEST) if name in values]
+    columns = [_column(values[name], len(nodes)) for name in names]
+    for node, *row in zip(nodes, *columns, strict=True):
+        use = {name: value for name, value in zip(names, row, strict=True) if value is not None}
         if isinstance(node, str) and use.get("ms"):
             yield node, use
+
+
+def _column(value: Any, count: int) -> list[Any]:
+    """The values of all nodes, None for what is no number."""
+    column = value if isinstance(value, list) else [value] * count
+    if len(column) != count:
+        column = [*column[:count], *[None] * (count - len(column))]
+    return [one if type(one) in _NUMBERS and 0 <= one < LARGEST else None for one in column]
 
 
 def joined(before: Use | None, after: Use) -> Use:
     """The use over both stretches of time."""
     if before is None:
         return after
-    both = {name: before.get(name, 0) + after.get(name, 0) for name in SUMS if name in before or name in after}
-    return both | {
-        name: max(before.get(name, 0), after.get(name, 0)) for name in HIGHEST if name in before or name in after
-    }
+    both = dict(before)
+    for name, value in after.items():
+        known = both.get(name)
+        both[name] = value if known is None else known + value if name in _SUMMED else max(known, value)
+    return both
 
 
 def as_event(found: Mapping[str, Use], every_s: float) -> dict[str, Any]:
