@@ -63,8 +63,11 @@ THIRD_PARTY = {
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
     "integrations": {"torch", "transformers", "lightning", "accelerate"},
     "serving": {"torch", "tornado"},
-    # jupyter_core: the doctor asks where Jupyter looks
-    "control": {"traitlets", "prometheus_client", "jupyter_core", "optuna", "cronsim"},
+    # jupyter_core: the doctor asks where Jupyter looks; boto3, botocore and yaml: `control/aws`, imported on use
+    "control": {
+        *("traitlets", "prometheus_client", "jupyter_core", "optuna", "cronsim"),
+        *("boto3", "botocore", "yaml"),
+    },
     "server": {
         "jupyter_server",
         "jupyter_events",
@@ -361,7 +364,7 @@ def test_no_style_is_looked_up_for_every_element() -> None:
         assert found is None, f"{path.relative_to(TREE)}: {found.group() if found else None}"
 
 
-HEAVY = ("torch", "numpy", "IPython", "tornado", "traitlets", "jupyter_server", "fsspec", "asyncio")
+HEAVY = ("torch", "numpy", "IPython", "tornado", "traitlets", "jupyter_server", "fsspec", "asyncio", "boto3")
 
 
 def run_python(code: str, *, path: Path | None = None, cwd: Path | None = None) -> str:

@@ -153,6 +153,12 @@ def _cluster(verbs: Verbs, name: str) -> None:
     add_cluster_options(verbs.add(name, "start, show or stop the local cluster, or heal its network"))
 
 
+def _contexts(verbs: Verbs, name: str) -> None:
+    from ..control.aws import context_options
+
+    context_options.add_options(name, verbs.add(name, context_options.VERBS[name]))
+
+
 def _metrics(verbs: Verbs, name: str) -> None:
     verb = verbs.add(name, "print nodes and jobs in Prometheus' format, or serve them on loopback", json=False)
     verb.add_argument("--port", type=int, metavar="P", help="serve /metrics on 127.0.0.1 until Ctrl-C; 0: any port")
@@ -267,6 +273,10 @@ DECLARED: dict[str, Callable[[Verbs, str], None]] = {
     "share": _housekeeping,
     "fault": _fault,
     "cluster": _cluster,
+    "list-cluster": _contexts,
+    "describe-cluster": _contexts,
+    "set-cluster-context": _contexts,
+    "get-cluster-context": _contexts,
     "metrics": _metrics,
     "setup": _setup,
     "validate": _validate,

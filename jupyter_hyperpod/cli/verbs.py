@@ -13,6 +13,7 @@ from .verb_parser import ALIASES
 Verb = Callable[[argparse.Namespace, Store, Terminal], int]
 _HOUSEKEEPING = "cluster_verbs:run_housekeeping"
 _MOUNTING = "cluster_verbs:run_mounting"
+_CONTEXTS = "context_verbs:run"
 
 # verb -> the module of this package, and its function
 VERBS = {
@@ -38,6 +39,10 @@ VERBS = {
     "stop": "job_verbs:run_stop",
     "fault": "job_verbs:run_fault",
     "cluster": "cluster_verbs:run_cluster",
+    "list-cluster": _CONTEXTS,
+    "describe-cluster": _CONTEXTS,
+    "set-cluster-context": _CONTEXTS,
+    "get-cluster-context": _CONTEXTS,
     "delete": _HOUSEKEEPING,
     "prune": _HOUSEKEEPING,
     "share": _HOUSEKEEPING,

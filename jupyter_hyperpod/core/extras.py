@@ -6,6 +6,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "numpy"), "train"),
     **dict.fromkeys(("botocore", "xxhash"), "load"),
     "s3fs": "s3",
+    "boto3": "aws",
     "huggingface_hub": "hub",
     "transformers": "transformers",
     "accelerate": "accelerate",

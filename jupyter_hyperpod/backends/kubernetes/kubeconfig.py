@@ -93,11 +93,17 @@ def context_names() -> list[str]:
 
     Raises ClusterError.
     """
+    current, names = known_contexts()
+    return [current, *(name for name in names if name != current)] if current else []
+
+
+def known_contexts() -> tuple[str, list[str]]:
+    """The current context of the kubeconfigs, "" where there is none, and all by name. Raises ClusterError."""
     files = kubeconfig_files(None, os.environ)
     documents = [(path, text) for path in files if (text := _text(path, must=False)) is not None]
     parts = [(path, _document(path, text)) for path, text in documents]
     names, current = _entries(parts, "contexts", "context"), _current(parts)
-    return [current, *sorted(name for name in names if name != current)] if current in names else []
+    return current if current in names else "", sorted(names)
 
 
 def _current(parts: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
