@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control.clusters.owner import owner_lives
 from jupyter_hyperpod.storage.store import Store
 from tests.cells import train
 
@@ -281,6 +282,25 @@ def test_cluster_start_status_nodes_and_stop(store: Store) -> None:
         assert ask(store, "cluster", "stop")["state"] == "stopped"
     assert run(store, "cluster", "stop").returncode == 0
     assert ask(store, "nodes")["nodes"] == []
+
+
+@pytest.mark.parametrize("end", ["signal", "stop"])
+def test_a_cluster_in_the_foreground(store: Store, end: str, eventually: Eventually) -> None:
+    start = command(store, "cluster", "start", "--foreground", "--nodes", "1", "--spares", "0")
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            eventually(lambda: cluster.connectable(store) and cluster.status(store)["state"] == "running", 60)
+            cluster.wait_ready(store)
+            if end == "signal":
+                process.send_signal(signal.SIGTERM)
+            else:
+                assert ask(store, "cluster", "stop")["state"] == "stopped"
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == (75 if end == "signal" else 0), said
+    assert ("SIGTERM: this host has left" if end == "signal" else "the cluster has ended") in said
+    assert not cluster.connectable(store) and not owner_lives(store)
 
 
 # ---- bad use ------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..control import (
     validate,
     verb_options,
 )
+from ..control.clusters import foreground
 from ..control.doctor import checkup
 from ..control.parity import environment_verbs
 from ..storage.store import Store
@@ -24,6 +25,13 @@ from .terminal import Terminal, leave_cleanly
 
 
 def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if not options.foreground:
+        return _run_cluster(options, store, terminal)
+    with foreground.told() as signals:
+        return _run_cluster(options, store, terminal) or foreground.stay(store, signals, terminal.note)
+
+
+def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     def wait(store: Store) -> None:
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)

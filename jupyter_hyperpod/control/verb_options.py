@@ -21,6 +21,7 @@ from ..storage.output.levels import parse as parse_levels
 from ..storage.output.output_choice import OutputChoice
 from ..storage.store import JobStore, Store
 from . import cluster
+from .clusters.foreground import EXIT_LEFT
 from .clusters.shape import IDLE_VARIABLE, OFF, parse_idle_timeout
 from .engines import presets
 from .jobs import person
@@ -158,6 +159,12 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="start: serve this store here from now on, in the place of another host",
     )
     parser.add_argument(
+        "--foreground",
+        action="store_true",
+        help="start: stay until the cluster has ended or another host serves the store, as in a SLURM job; a signal "
+        f"makes this host leave, and its jobs go on (exit status {EXIT_LEFT})",
+    )
+    parser.add_argument(
         "--idle-timeout",
         type=argument(parse_idle_timeout),
         metavar="T",
@@ -183,8 +190,8 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
     shape: dict[str, Any] = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
     shape["isolated"] = options.isolate_network or None
     shape |= {"standby": options.standby, "take_over": options.take_over, "idle_timeout_s": options.idle_timeout}
-    if options.action != "start" and any(value not in (None, False) for value in shape.values()):
-        flags = "--nodes, --spares, --queue, --isolate-network, --idle-timeout, --standby and --take-over"
+    if options.action != "start" and any(value not in (None, False) for value in (*shape.values(), options.foreground)):
+        flags = "--nodes, --spares, --queue, --isolate-network, --idle-timeout, --standby, --take-over and --foreground"
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")

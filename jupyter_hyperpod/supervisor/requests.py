@@ -22,7 +22,7 @@ from .faults import break_node, heal
 from .idle_watch import HIDDEN, IdleWatch
 from .succession import Succession
 
-REQUESTS = "poke, status, keep, stop, node-fault, heal, or extend where there are no nodes"
+REQUESTS = "poke, status, keep, stop, leave, node-fault, heal, or extend where there are no nodes"
 
 
 class SupervisedCluster(Protocol):
@@ -68,6 +68,9 @@ class Requests(Listener):
     def answer(self, message: Message) -> Message:
         """Carry out a request and return its answer. Raises HyperpodError, or what a request of nonsense leads to."""
         cluster, operation = self._cluster, message.get("op")
+        if operation == "leave":
+            cluster.succession.over = True  # as where another host has taken over: what runs here ends, and no job does
+            return {"ok": True}
         if not cluster.succession.turn and operation != "stop":
             return self._while_standing_by(str(operation))
         if operation != "status" or message.get("use"):  # servers and forms ask again and again how it stands

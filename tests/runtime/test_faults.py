@@ -126,6 +126,16 @@ def test_a_broken_coordinator_is_replaced_while_members_train(job: Submit, refer
     assert kind == "kill" or any(lost_s - 3 < t < back_s for t in commits), "members train on without a coordinator"
 
 
+def test_a_coordinator_that_is_told_to_terminate_leaves_the_job_to_the_next_one(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.03"})
+    run.until_step(3)
+    os.kill(run.coordinator_pid(), signal.SIGTERM)
+    run.finish()
+    run.same_as(reference)
+    assert len({e.writer for e in run.events if e.writer.startswith("coordinator.")}) == 2, run.story()
+    assert any("told to terminate" in w["text"] for w in run.view["warnings"]) and not run.of_kind("member.lost")
+
+
 @pytest.mark.parametrize("victim", ["the newcomer", "a member", "the coordinator"])
 def test_a_kill_while_a_newcomer_joins(job: Submit, reference: Run, victim: str) -> None:
     run = job(env={"PAUSE_S": "0.03"})

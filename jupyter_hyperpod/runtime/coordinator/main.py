@@ -46,7 +46,12 @@ FAREWELL_S = 2.0
 GROWTH_S = 5.0
 ACCEPTS = 64  # connections that are taken in between two looks at the members
 REST_S = 0.5  # without new connections, where no descriptor is left for one
+TERMINATED = "the coordinator was told to terminate (SIGTERM): the job goes on with the next one"
 RANKS = ("worker-", "agent-")  # writers of long files that do not say what the coordinator has decided
+
+
+class Terminated(Exception):
+    """SIGTERM has come, as from a host that is shut down."""
 
 
 class Coordinator:
@@ -83,7 +88,7 @@ class Coordinator:
                 self.controller.end("stopped", data["reason"])
 
     def run(self) -> int:
-        """Serve until the job has ended, or another host serves it; returns the exit status."""
+        """Serve until the job has ended, or another coordinator continues it; returns the exit status."""
         try:
             self._serve()
             return self._end()
@@ -92,6 +97,9 @@ class Coordinator:
             self.reporter.write("warning.raised", {"text": text})
             self.reporter.close()
             return 0
+        except Terminated:
+            self._leave()
+            return 128 + signal.SIGTERM
 
     def _serve(self) -> None:
         self._listener = listener = self._listen()
@@ -100,8 +108,7 @@ class Coordinator:
         self._watcher = log_watcher(self.context)
         while not self.controller.state.ended:
             if self._told_to_terminate:
-                self.controller.end("stopped", "the coordinator was told to terminate")
-                break
+                raise Terminated
             for key, _ in self.selector.select(TICK_S):
                 if key.fileobj is listener:
                     self._receive_callers(time.monotonic())  # a tick in this round may have let it rest
@@ -114,6 +121,14 @@ class Coordinator:
         if (now := time.monotonic()) >= self._next_tick_s:
             self._tick(now)
             self._next_tick_s = time.monotonic() + TICK_S
+
+    def _leave(self) -> None:
+        """Members keep their state, and the next coordinator continues, here or on another host."""
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait()
+        self.reporter.write("warning.raised", {"text": TERMINATED})
+        self.reporter.close()
 
     def _end(self) -> int:
         self._farewell()
@@ -133,7 +148,7 @@ class Coordinator:
         return 0
 
     def _terminated(self, *_: object) -> None:
-        """A signal may come in the middle of a decision: the loop ends the job."""
+        """A signal may come in the middle of a decision: the loop leaves."""
         self._told_to_terminate = True
 
     def _listen(self) -> socket.socket:
