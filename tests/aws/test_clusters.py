@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from jupyter_hyperpod.backends.kubernetes.backend import KubernetesBackend
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
 from jupyter_hyperpod.backends.kubernetes.login import read_credential
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control.aws import clusters
+from jupyter_hyperpod.control.clusters.standing import standing
 from tests.aws.clouds import (
     AUTHORITY,
     REGION,
@@ -110,7 +110,8 @@ def test_a_cluster_of_eks_becomes_the_current_context(command: Command, home: Pa
     assert status == 0 and "already" in out and "namespace team-a" in out
     assert path.stat().st_ino == before.st_ino
     # what the cluster picker shows
-    assert list(KubernetesBackend().contexts()) == [eks_arn("llama-eks")] and KubernetesBackend().missing() == ""
+    shown = [one["context"] for one in standing("nobody's")["clusters"] if one["title"] == "Kubernetes"]
+    assert shown == [eks_arn("llama-eks")]
     assert record(command, "get-cluster-context")["context"] == eks_arn("llama-eks")
     assert f"EKS cluster llama-eks in {REGION}" in command("get-cluster-context")[1]
     assert [one["current"] for one in record(command, "list-cluster")] == [True]

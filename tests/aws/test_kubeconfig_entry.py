@@ -52,6 +52,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert link.is_symlink() and yaml.safe_load(real.read_text())["current-context"] == ARN
 
 
+def test_a_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    assert connect(path, EKS, "", "") == (ARN, True)
+    path.chmod(0o644)
+    assert connect(path, EKS, "", "") == (ARN, True) and path.stat().st_mode & 0o777 == 0o600
+    assert connect(path, EKS, "", "") == (ARN, False)
+
+
 @pytest.mark.parametrize("text", ["a: [", "- a", "clusters: [1]", "\0"])
 def test_what_is_no_kubeconfig_is_left_alone(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config"

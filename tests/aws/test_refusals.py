@@ -23,6 +23,7 @@ import pytest
 from jupyter_hyperpod.control.aws import connection
 from tests.aws.clouds import REGION
 from tests.aws.conftest import SECRET, Command
+from tests.backends.kubernetes.server import CUT, scripted
 
 LIST = ("list-cluster", "--region", REGION)
 WHO = "arn:aws:sts::123456789012:assumed-role/dev/me"
@@ -114,6 +115,13 @@ def test_who_does_not_answer_is_not_waited_for(command: Command, monkeypatch: py
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         status, _, err = command("list-cluster", "--region", "us-wets-2")
     assert status == 1 and "does not answer in us-wets-2 (did you mean us-west-2?), after 3 tries" in err
+
+
+def test_a_certificate_of_somebody_else_is_not_trusted(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(lambda number: CUT) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{server.port}")
+        status, _, err = command(*LIST)
+    assert status == 1 and server.asked == [] and "is not trusted: where a proxy" in err
 
 
 def test_ctrl_c_ends_it_at_once(home: Path) -> None:

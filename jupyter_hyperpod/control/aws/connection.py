@@ -144,6 +144,10 @@ def _failed(error: Exception, region: str) -> HyperpodError:
         return ClusterError(f"there are no credentials for AWS any more ({type(error).__name__}): {LOG_IN}")
     if isinstance(error, errors.InvalidRegionError):
         return ClusterError(f"{region[:80]!r} is no region of AWS; expected one such as us-west-2")
+    if isinstance(error, errors.SSLError):
+        return ClusterError(
+            f"AWS's certificate in {region} is not trusted: where a proxy shows its own, set AWS_CA_BUNDLE"
+        )
     if isinstance(error, UNREACHABLE):
         near = "" if region in (known := _regions()) else near_matches(region, known)
         return ClusterError(
