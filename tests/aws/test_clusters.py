@@ -110,7 +110,7 @@ def test_a_cluster_of_eks_becomes_the_current_context(command: Command, home: Pa
     assert status == 0 and "already" in out and "namespace team-a" in out
     assert path.stat().st_ino == before.st_ino
     # what the cluster picker shows
-    shown = [one["context"] for one in standing("nobody's")["clusters"] if one["title"] == "Kubernetes"]
+    shown = [one["context"] for one in standing()["clusters"] if one["title"] == "Kubernetes"]
     assert shown == [eks_arn("llama-eks")]
     assert record(command, "get-cluster-context")["context"] == eks_arn("llama-eks")
     assert f"EKS cluster llama-eks in {REGION}" in command("get-cluster-context")[1]
