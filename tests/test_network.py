@@ -18,9 +18,10 @@ from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.local.known_node import LocalNode
 from jupyter_hyperpod.backends.types import Surroundings
 from jupyter_hyperpod.control import cluster as control
-from jupyter_hyperpod.control.clusters.shape import SHAPE
+from jupyter_hyperpod.control.clusters.shape import SHAPE, forget_shape, keep_shape
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, NotFound, SpecError
-from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.storage.host_lease import directory_of_host
+from jupyter_hyperpod.storage.store import Store, private_directory
 from jupyter_hyperpod.supervisor.machines import node_record
 from jupyter_hyperpod.system.processes import start_ticks
 from tests.test_local_backend import Bench
@@ -240,6 +241,20 @@ def test_only_nodes_with_a_network_of_their_own_can_be_cut_off(shared_cluster: S
     with pytest.raises(ClusterError, match="share the machine's network.*cluster start --isolate-network"):
         control.request(shared_cluster, {"op": "node-fault", "node": "node-1", "kind": "partition"})
     assert json.loads((shared_cluster.cluster / SHAPE).read_text())["isolated"] is False
+
+
+def test_nodes_that_come_late_are_not_isolated_and_that_is_said(store: Store) -> None:
+    """The cluster that was isolated ended by itself; the next supervisor began without nodes, for jobs elsewhere."""
+    directory = private_directory(directory_of_host(store.prepare()))
+    keep_shape(directory, 1, 0, {}, True)
+    forget_shape(directory, by_itself=True)
+    control.ensure_started(store, nodes=0, spares=0)
+    try:
+        view = control.wait_ready(store)
+        assert not control.request(store, {"op": "status"})["isolated"] and len(view["nodes"]) == 1
+        assert "share this machine's network, where those before had networks of their own" in view["reason"]
+    finally:
+        control.stop(store)
 
 
 def test_options_belong_to_their_action(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ..backends.base import Host
 from ..backends.source import same_interpreter, source_digest
 from ..backends.types import ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from ..control.cluster import EXIT_LOCKED, SOCKET
-from ..control.clusters.shape import forget_shape, keep_shape, local_shape, settled_shape
+from ..control.clusters.shape import forget_shape, keep_shape, local_shape, said_of_late_nodes, settled_shape
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, HyperpodError, SpecError
 from ..storage.journal import command_writer, forget_oldest
@@ -90,9 +90,10 @@ class Supervisor:
 
     def extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
         """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
+        said = said_of_late_nodes(self.store, nodes, spares)
         self._take_shape(nodes, spares, queues, False)
         self.host.extend(self.shape)
-        self._say("running", f"local nodes: {nodes}, spare: {spares}")
+        self._say("running", said)
 
     # -- life --------------------------------------------------------------------------------------------------
 

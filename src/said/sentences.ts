@@ -307,6 +307,8 @@ export const SENTENCES: readonly string[] = [
   "%1 spare nodes are impossible; expected 0 to %2",
   "the queues are guaranteed 1 node, the cluster has %1",
   "the queues are guaranteed %1 nodes, the cluster has %2",
+  "local nodes: %1, spare: %2",
+  "local nodes: %1, spare: %2; they share this machine's network, where those before had networks of their own: for these, `jupyter hyperpod cluster stop`, then `cluster start --isolate-network`",
   "an idle timeout of %1 is too short; write for example 30min or 4h, or off for never",
   "rank %1 ended its cell while others wait in hp.Session: open it on every rank",
   "all %1 members finished",

@@ -75,6 +75,17 @@ def local_shape(store: Store) -> dict[str, Any]:
     return {**DEFAULT_SHAPE, **_read(host_lease.directory_of_host(store) / LAST_SHAPE)}
 
 
+def said_of_late_nodes(store: Store, nodes: int, spares: int) -> str:
+    """What is said of nodes that a supervisor without local nodes gets: it and they share this machine's network."""
+    said = f"local nodes: {nodes}, spare: {spares}"
+    if not local_shape(store)["isolated"]:
+        return said
+    return (
+        f"{said}; they share this machine's network, where those before had networks of their own: for these, "
+        "`jupyter hyperpod cluster stop`, then `cluster start --isolate-network`"
+    )
+
+
 def settled_shape(
     store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
 ) -> tuple[int, int, Mapping[str, int], bool]:
