@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.kubernetes.rig import OURS, Part, Rig
+from benchmarks.waits import until_each_says_why
 from jupyter_hyperpod.bench.laboratory import progress
 from jupyter_hyperpod.bench.report import bar, row
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.core.errors import ClusterError
 
 LIST_LIMIT_S, REQUESTS_LIMIT = 1.0, 1.0
 KNOWN_S = 300.0
@@ -31,7 +31,7 @@ def measure_crowd(rig: Rig, hollow: int, many: int, seconds: float) -> Part:
     for _ in range(many):
         rig.submit("print('here')", **fields)
     accepted_s = time.time() - began_s
-    known_s = _until_known(rig, many, began_s)
+    known_s = until_each_says_why(rig.store, many, b'"Pending"', began_s, KNOWN_S)
     progress(f"{many} jobs submitted in {accepted_s:.1f} s, all known after {known_s:.1f} s")
     rate, watches = rig.asked_per_s(seconds)
     progress(f"{rate:.2f} requests/s beside {watches} watches")
@@ -72,18 +72,3 @@ def _add_node(rig: Rig, name: str) -> None:
     }
     with rig.bed.network():
         rig.api.create("/api/v1/nodes", body)
-
-
-def _until_known(rig: Rig, many: int, began_s: float) -> float:
-    """Seconds until every job says what it waits for."""
-    deadline = time.monotonic() + KNOWN_S
-    while sum(_says_why(rig, job_id) for job_id in rig.store.job_ids()) < many:
-        if time.monotonic() > deadline:
-            raise ClusterError(f"what each of {many} jobs waits for is not known within {KNOWN_S:g} s")
-        time.sleep(0.5)
-    return time.time() - began_s
-
-
-def _says_why(rig: Rig, job_id: str) -> bool:
-    written = rig.store.job(job_id).events.glob("supervisor.*")
-    return any(b'"Pending"' in path.read_bytes() for path in written)

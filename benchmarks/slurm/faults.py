@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.slurm.rig import SETTLE_S, Rig, compare, end, slurm_rig, until_world, worst
+from benchmarks.waits import until_each_says_why
 from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.bench.stalls import Stall, measure, steady
@@ -161,7 +162,7 @@ def _many(rig: Rig, many: int, seconds: float) -> Part:
     for _ in range(many):
         jobs.submit(rig.store, "print('here')", fields)
     accepted_s = time.time() - began_s
-    known_s = _until_listed(rig, many, began_s)
+    known_s = until_each_says_why(rig.store, many, b'"allocation.changed"', began_s, SUBMIT_ALL_S)
     time.sleep(seconds)
     listing_s = time.time()
     views = jobs.list_jobs(rig.store)
@@ -188,22 +189,6 @@ def _many(rig: Rig, many: int, seconds: float) -> Part:
         bar("jobs_listed", sum("SLURM" in view["reason"] for view in views), at_least=many - 4),
     ]
     return rows, bars
-
-
-def _until_listed(rig: Rig, many: int, began_s: float) -> float:
-    """Seconds until every job says what it waits for."""
-    deadline = time.monotonic() + SUBMIT_ALL_S
-    while sum(_says_why(rig, job_id) for job_id in rig.store.job_ids()) < many:
-        if time.monotonic() > deadline:
-            raise ClusterError(f"SLURM does not know all of {many} jobs within {SUBMIT_ALL_S:g} s")
-        time.sleep(1.0)
-    return time.time() - began_s
-
-
-def _says_why(rig: Rig, job_id: str) -> bool:
-    return any(
-        b'"allocation.changed"' in path.read_bytes() for path in rig.store.job(job_id).events.glob("supervisor.*")
-    )
 
 
 def _until_one_runs(rig: Rig) -> float:

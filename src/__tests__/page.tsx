@@ -30,6 +30,16 @@ afterEach(() => {
   expect(console.error).not.toHaveBeenCalled();
 });
 
+/** Write into a field, or choose in a list, as a person does: React hears of it. */
+export function fill(field: Element, value: string): void {
+  const kind = Object.getPrototypeOf(field);
+  act(() => {
+    Object.getOwnPropertyDescriptor(kind, 'value')!.set!.call(field, value);
+    const event = field instanceof HTMLSelectElement ? 'change' : 'input';
+    field.dispatchEvent(new Event(event, { bubbles: true }));
+  });
+}
+
 /** Only what the views under test read; the real model is tested on its own. */
 export function shared(
   model: Partial<HyperpodModel> = {},

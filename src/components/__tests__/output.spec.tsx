@@ -3,7 +3,7 @@ import { act } from 'react';
 
 import type { IOutputPage } from '../../api';
 import { IJobView, newJobView } from '../../model/views';
-import { draw, find, host, shared } from '../../__tests__/page';
+import { draw, fill, find, host, shared } from '../../__tests__/page';
 import { Output } from '../output';
 
 const texts = () =>
@@ -100,15 +100,7 @@ it('asks now and then while nothing comes, and not at all while it is folded', a
 
 it('searches and marks what it finds', async () => {
   draw(<Output job={job('succeeded')} />, given());
-  const field = find('input') as HTMLInputElement;
-  await act(async () => {
-    const set = Object.getOwnPropertyDescriptor(
-      HTMLInputElement.prototype,
-      'value'
-    )!.set!;
-    set.call(field, 'line 2');
-    field.dispatchEvent(new Event('input', { bubbles: true }));
-  });
+  fill(find('input'), 'line 2');
   await settle(500);
   expect(texts()).toEqual(['line 2']);
   expect(find('mark').textContent).toBe('line 2');

@@ -1,7 +1,7 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { draw, find, host, shared } from '../../__tests__/page';
+import { draw, fill, find, host, shared } from '../../__tests__/page';
 import type { IOutputPiece } from '../../api';
 import { Output } from '../../components/output';
 import { IJobView, newJobView } from '../../model/views';
@@ -59,21 +59,9 @@ it('a part is asked for once, when it is written', () => {
     shared()
   );
   const select = find('select') as HTMLSelectElement;
-  act(() => {
-    Object.getOwnPropertyDescriptor(
-      HTMLSelectElement.prototype,
-      'value'
-    )!.set!.call(select, 'steps');
-    select.dispatchEvent(new Event('change', { bubbles: true }));
-  });
+  fill(select, 'steps');
   const input = find('input') as HTMLInputElement;
-  act(() => {
-    Object.getOwnPropertyDescriptor(
-      HTMLInputElement.prototype,
-      'value'
-    )!.set!.call(input, '7');
-    input.dispatchEvent(new Event('input', { bubbles: true }));
-  });
+  fill(input, '7');
   const enter = { key: 'Enter', bubbles: true };
   act(() => void input.dispatchEvent(new KeyboardEvent('keydown', enter)));
   expect(parts).toEqual([undefined]); // it is the one that is shown already
@@ -108,14 +96,7 @@ it('the picture of a job stands alone, whatever its name', () => {
 });
 
 function choose(value: string): void {
-  const select = find('select') as HTMLSelectElement;
-  act(() => {
-    Object.getOwnPropertyDescriptor(
-      HTMLSelectElement.prototype,
-      'value'
-    )!.set!.call(select, value);
-    select.dispatchEvent(new Event('change', { bubbles: true }));
-  });
+  fill(find('select'), value);
 }
 
 it('fields stay while a part is changed, and go with the newest output', () => {
@@ -139,14 +120,7 @@ it('fields stay while a part is changed, and go with the newest output', () => {
   choose('time');
   expect(host.querySelectorAll('input')).toHaveLength(2);
   const input = find('input') as HTMLInputElement;
-  const write = (text: string) =>
-    act(() => {
-      Object.getOwnPropertyDescriptor(
-        HTMLInputElement.prototype,
-        'value'
-      )!.set!.call(input, text);
-      input.dispatchEvent(new Event('input', { bubbles: true }));
-    });
+  const write = (text: string) => fill(input, text);
   const take = () => {
     const enter = new KeyboardEvent('keydown', { key: 'Enter', bubbles: true });
     act(() => void input.dispatchEvent(enter));

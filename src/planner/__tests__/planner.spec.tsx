@@ -1,7 +1,7 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { draw, host, shared } from '../../__tests__/page';
+import { draw, fill, host, shared } from '../../__tests__/page';
 import { ApiError, IPlan, IPlanRequest } from '../../api';
 import type { HyperpodModel } from '../../model/model';
 import { Planner } from '../planner';
@@ -79,15 +79,6 @@ describe('Planner', () => {
     });
   }
 
-  function change(element: HTMLElement, value: string): void {
-    const kind = Object.getPrototypeOf(element);
-    act(() => {
-      Object.getOwnPropertyDescriptor(kind, 'value')!.set!.call(element, value);
-      element.dispatchEvent(new Event('input', { bubbles: true }));
-      element.dispatchEvent(new Event('change', { bubbles: true }));
-    });
-  }
-
   it('shows what the server makes of the published example', () => {
     expect(asked).toEqual([FIRST]);
     expect(host.textContent).toContain('asked with productive');
@@ -100,8 +91,8 @@ describe('Planner', () => {
 
   it('asks once when a slider has come to rest', async () => {
     const slider = host.querySelector<HTMLInputElement>('input')!;
-    change(slider, '100');
-    change(slider, `${NOTCHES}`);
+    fill(slider, '100');
+    fill(slider, `${NOTCHES}`);
     expect(asked).toHaveLength(1);
     await rest();
     expect(asked).toHaveLength(2);
@@ -111,7 +102,7 @@ describe('Planner', () => {
 
   it('keeps the last answer beside what the server refuses', async () => {
     reply = () => Promise.reject(new ApiError(400, 'are the two exchanged?'));
-    change(host.querySelector('select')!, 'serial');
+    fill(host.querySelector('select')!, 'serial');
     await rest();
     expect(host.querySelector('[role=status]')?.textContent).toBe(
       'are the two exchanged?'
@@ -122,10 +113,10 @@ describe('Planner', () => {
   it('does not show an answer that came too late', async () => {
     let late: (plan: IPlan) => void = () => undefined;
     reply = () => new Promise(resolve => (late = resolve));
-    change(host.querySelector('select')!, 'serial');
+    fill(host.querySelector('select')!, 'serial');
     await rest();
     reply = async request => answer(`asked with ${request.convention}`);
-    change(host.querySelector('select')!, 'restart');
+    fill(host.querySelector('select')!, 'restart');
     await rest();
     await act(async () => late(answer('too late')));
     expect(host.textContent).toContain('asked with restart');

@@ -1,7 +1,7 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { draw, find, host, shared } from '../../__tests__/page';
+import { draw, fill, find, host, shared } from '../../__tests__/page';
 import { ApiError, IPromotion, IPromotionChoice } from '../../api';
 import type { HyperpodModel } from '../../model/model';
 import { IPromotionAnswer, PromotionForm } from '../form';
@@ -84,15 +84,7 @@ describe('the form of a promotion', () => {
   function write(label: string, value: string): void {
     const labels = [...host.querySelectorAll('label')];
     const id = labels.find(one => one.textContent === label)!.htmlFor;
-    const field = document.getElementById(id) as HTMLInputElement;
-    const set = Object.getOwnPropertyDescriptor(
-      HTMLInputElement.prototype,
-      'value'
-    )!.set!;
-    act(() => {
-      set.call(field, value);
-      field.dispatchEvent(new Event('input', { bubbles: true }));
-    });
+    fill(document.getElementById(id)!, value);
   }
 
   const blocks = () => host.querySelector('.jp-mod-error') !== null;

@@ -1,7 +1,15 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { click, draw, find, host, node, shared } from '../../__tests__/page';
+import {
+  click,
+  draw,
+  fill,
+  find,
+  host,
+  node,
+  shared
+} from '../../__tests__/page';
 import { newClusterView } from '../../model/views';
 import { Form, IAnswer, IQuestion } from '../form';
 import { NOTHING } from '../line';
@@ -63,16 +71,7 @@ function labelled(label: string): HTMLInputElement {
 }
 
 function type(label: string, value: string): void {
-  const field = labelled(label);
-  const prototype = Object.getPrototypeOf(field);
-  act(() => {
-    Object.getOwnPropertyDescriptor(prototype, 'value')!.set!.call(
-      field,
-      value
-    );
-    const name = field instanceof HTMLSelectElement ? 'change' : 'input';
-    field.dispatchEvent(new Event(name, { bubbles: true }));
-  });
+  fill(labelled(label), value);
 }
 
 it('writes the line while a person types', async () => {

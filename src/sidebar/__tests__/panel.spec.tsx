@@ -3,7 +3,15 @@
 import * as React from 'react';
 import { act } from 'react';
 
-import { click, draw, find, host, node, shared } from '../../__tests__/page';
+import {
+  click,
+  draw,
+  fill,
+  find,
+  host,
+  node,
+  shared
+} from '../../__tests__/page';
 import type { Actions } from '../../actions';
 import type { IStanding } from '../../api';
 import type { IShared } from '../../components/context';
@@ -274,13 +282,7 @@ describe('many nodes', () => {
     )
   };
   const type = (value: string, selector: string) =>
-    act(async () => {
-      const field = find(selector) as HTMLInputElement | HTMLSelectElement;
-      const kind = Object.getPrototypeOf(field);
-      Object.getOwnPropertyDescriptor(kind, 'value')!.set!.call(field, value);
-      const event = field instanceof HTMLSelectElement ? 'change' : 'input';
-      field.dispatchEvent(new Event(event, { bubbles: true }));
-    });
+    act(async () => fill(find(selector), value));
 
   it('are filtered by words and states, and grouped', async () => {
     draw(<ClusterSection />, panel([job()], {}, { cluster }));
