@@ -1,4 +1,4 @@
-"""Write one job for every part of the screen, each with one event that this part cannot draw.
+"""Write one job for every part of the screen, each with one event, or a snapshot, that this part cannot draw.
 
 ``python broken.py STORE``
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from jupyter_hyperpod.core.events import decode_event
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage.folded import FoldedJournal
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 
@@ -21,7 +22,6 @@ JOURNAL = Path(__file__).parents[2] / "tests" / "journals" / "kill.jsonl"
 STRANGE = {"no": "text"}
 WHERE = {"member": "node-1.a", "node": "node-1", "rank": 0}
 ERROR = WHERE | {"type": "ValueError", "message": "no", "traceback": ["ValueError: no"]}
-STEP = {"step": 21, "generation": 3, "loss": 2.0, "loss_hex": "", "samples": 16, "world_size": 4, "redone": 0}
 RULE = {"rule": "loss", "state": "HEALTHY", "member": "", "rank": None, "value": None, "text": "fine"}
 STAGE = {"incident": 2, "stage": "detected", "node": "node-2", "rank": 1, "rung": None, "text": "gone"}
 # part -> the event that it cannot draw
@@ -29,7 +29,7 @@ BREAKS: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("warning.raised", {"text": "nothing is wrong with this one"}),
     "head": ("job.submitted", {"id": "", "spec": {"name": STRANGE, "backend": "local", "nodes": 4}}),
     "error": ("user.error", ERROR | {"type": STRANGE}),
-    "figures": ("step.committed", STEP | {"assignment": [], "step_time_s": 0.1, "loss": "2.0"}),
+    "figures": ("warning.raised", {"text": "no event breaks them"}),  # a snapshot does
     "incidents": ("incident.stage", STAGE | {"cause": STRANGE}),
     "rules": ("rule.state", RULE | {"text": STRANGE}),
     "decisions": ("decision.made", {"policy": "scaling", "value": 1, "reason": STRANGE}),
@@ -55,6 +55,10 @@ def main() -> None:
                 journal.append("user.error", ERROR)
             journal.append(kind, data)
             journal.append("job.state", {"state": "failed", "reason": "ValueError"})
+        if part == "figures":
+            folded = FoldedJournal(job)
+            folded.catch_up()["loss"] = "2.0"
+            folded.save()
         ids[part] = job.id
     print(json.dumps(ids))
 
