@@ -25,6 +25,8 @@ from jupyter_hyperpod.core.events import Event, decode_event, encode
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage import segments
 from jupyter_hyperpod.storage.journal import event_writer, files, identity
+from jupyter_hyperpod.storage.resources.node_uses import FOLDER
+from jupyter_hyperpod.storage.resources.samples import Use, as_event
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.runs.pages import harmless
 
@@ -62,6 +64,26 @@ def test_every_journal_has_a_report(store: Store, journal: str) -> None:
         assert losses.digest in page.text
     assert "hush" not in source and "$TOKEN" in page.text
     assert "print(1)" in page.text
+
+
+@pytest.mark.parametrize("members", [0, 1, 3, 20])
+def test_what_the_nodes_used_is_drawn(store: Store, members: int) -> None:
+    job = job_of(store, "kill")
+    (job.path / FOLDER).mkdir()
+    start_s = 1790000000.0
+    moments = iter([start_s + 10 * at for at in range(1, 4)])
+    with event_writer(job.path / FOLDER, "coordinator", clock=lambda: next(moments)) as journal:
+        for cpu_ms in (0, 5_000, 20_000) if members else ():
+            use = {"ms": 10_000, "cpu_ms": cpu_ms, "cores": 2, "memory": 1 << 30, "limit": 1 << 34, "sent": 10**9}
+            found: dict[str, Use] = {f"n<{at}": dict(use) for at in range(members)}
+            journal.append("nodes.sampled", as_event(found, 10.0))
+    _, source = page_of(store, job)
+    page = harmless(source)
+    for title in ("Resources", "CPU, percent of 2 cores", "Memory of 17.2 GB, in MB", "Network, MB sent per second"):
+        assert (title in page.text) is bool(members), title
+    assert ("lowest" in page.text and "highest" in page.text) is (members > 8)
+    assert ("n<2" in page.text) is (members == 3)
+    assert "network and GPUs are those of the whole node" in page.text or not members
 
 
 def test_a_story_is_told_in_a_sentence_with_its_decisions(store: Store) -> None:

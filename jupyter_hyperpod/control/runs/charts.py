@@ -136,7 +136,7 @@ class _Drawing:
         for at, step in enumerate(steps):
             left = (edges[at - 1] + edges[at]) / 2 if at else _LEFT
             right = (edges[at] + edges[at + 1]) / 2 if at + 1 < len(edges) else self.width - _RIGHT
-            said = [f"step {step:,}"]
+            said = [f"{self.chart.axis} {step:,}"]
             for line in self.lines:
                 value = line.series.at(step)
                 named = f"{line.name}: " if len(self.lines) > 1 else ""
@@ -145,6 +145,13 @@ class _Drawing:
                 f'<rect class="column" x="{left:.1f}" y="{_TOP}" width="{max(0.1, right - left):.1f}" '
                 f'height="{self.height - _TOP - _BOTTOM}"><title>{safe(chr(10).join(said))}</title></rect>'
             )
+
+
+def legend_entry(at: int, name: str) -> str:
+    """The name of the line with this number, beside a sample of it."""
+    kind, dashes = f"line stroke{at % COLOURS}{' wide' * (at == 0)}", DASHES[at % COLOURS]
+    drawn = f'<path class="{kind}" d="M0 5h22" stroke-dasharray="{dashes}"/>'
+    return f'<span><svg viewBox="0 0 22 10" aria-hidden="true">{drawn}</svg>{safe(name)}</span>'
 
 
 def scale(low: float, high: float, start: float, end: float, logarithmic: bool = False) -> Scale:

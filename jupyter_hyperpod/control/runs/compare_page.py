@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...core.units import plural
 from ...policy.identity import DIFFERENT, SAME
 from ..report import TONES
-from .charts import COLOURS, DASHES, Chart, Line, Mark
+from .charts import Chart, Line, Mark, legend_entry
 from .markup import figure, folded, moment, number, safe, section, table
 from .page import bounded, page
 from .report_page import METRICS_DRAWN, behind
@@ -60,14 +60,8 @@ def _jobs(records: Sequence[RunRecord]) -> str:
 
 
 def _legend(records: Sequence[RunRecord]) -> str:
-    entries = "".join(_entry(at, record.job_id) for at, record in enumerate(records))
+    entries = "".join(legend_entry(at, record.job_id) for at, record in enumerate(records))
     return f'<p class="legend">{entries}</p>'
-
-
-def _entry(at: int, name: str) -> str:
-    kind, dashes = f"line stroke{at % COLOURS}{' wide' * (at == 0)}", DASHES[at % COLOURS]
-    drawn = f'<path class="{kind}" d="M0 5h22" stroke-dasharray="{dashes}"/>'
-    return f'<span><svg viewBox="0 0 22 10" aria-hidden="true">{drawn}</svg>{safe(name)}</span>'
 
 
 def _curves(found: JobComparison) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.units import cut, format_bytes, format_duration, format_rate, plural
 from ..report import TONES, incident_duration, labels_text, loss_text, steps, throughput
-from .charts import Chart, Line, Mark, table_rows
+from .charts import Chart, Line, Mark, legend_entry, table_rows
 from .markup import block, figure, folded, moment, number, pairs, safe, section, table
 from .page import bounded, page
+from .resources import charts
 from .run_record import LOSS, RATE, RunRecord
 from .sentence import what_happened
 from .timeline import lanes_svg, not_drawn, time_rows, waterfall_svg
@@ -53,6 +54,7 @@ def report_page(record: RunRecord, version: str) -> str:
         section("Problem", *_problem(record)),
         section("Curves", *_curves(record)),
         section("Nodes over time", _lanes(record)),
+        section("Resources", *_resources(record)),
         section("Incidents", _incidents(record)).replace("<section>", '<section class="long">', 1),
         section("Where the time went", _time(record)),
         section("Logged values", _metrics(record)),
@@ -113,9 +115,9 @@ def _marks(record: RunRecord, session: int) -> list[Mark]:
     return found
 
 
-def behind(lines: list[Line], *, headers: Iterable[str] = ()) -> str:
+def behind(lines: Sequence[Line], *, headers: Iterable[str] = (), axis: str = "step") -> str:
     """The table behind a picture."""
-    columns = (">step", *(f">{header}" for header in headers or ["value"]))
+    columns = (f">{axis}", *(f">{header}" for header in headers or ["value"]))
     rows = ([safe(cell) for cell in row] for row in table_rows(lines, ROWS_BEHIND))
     return folded("These values as a table", table(columns, rows))
 
@@ -219,6 +221,22 @@ def _incident(record: RunRecord, at: int, incident: Mapping[str, Any]) -> list[s
 def _stage(stage: Mapping[str, Any]) -> str:
     took = "" if stage["took_s"] is None else f" +{format_duration(stage['took_s'])}"
     return f"<li><strong>{safe(stage['stage'], 60)}</strong>{took}: {safe(stage['text'], TEXT)}</li>"
+
+
+def _resources(record: RunRecord) -> Iterator[str]:
+    """What the job's processes used on each node."""
+    names, drawn = charts(record.used, record.view["started_s"] or record.view["submitted_s"] or 0.0)
+    if not drawn:
+        return
+    yield "<p>CPU and memory are those of the job's processes on each node"
+    yield ".</p>" if len(drawn) < 3 else "; network and GPUs are those of the whole node.</p>"
+    if len(names) > 1:
+        yield f'<p class="legend">{"".join(legend_entry(at, name) for at, name in enumerate(names))}</p>'
+    headers = [safe(name) for name in names]
+    small = (
+        figure(safe(chart.name), chart.svg(), behind(chart.lines, headers=headers, axis=chart.axis)) for chart in drawn
+    )
+    yield f'<div class="grid2">{"".join(small)}</div>'
 
 
 def _time(record: RunRecord) -> str:

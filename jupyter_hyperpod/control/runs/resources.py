@@ -4,12 +4,16 @@ and the highest."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...core.units import format_bytes
 from ...storage.resources.node_uses import NodeUses, read
 from ...storage.resources.samples import PHASES, Use
 from ...storage.store import Store
+from .charts import Chart, Line
+from .markup import number
+from .series import Series
 
 LINES = 8
 SAMPLE_S = 10  # the usual time that one sample stands for
@@ -116,6 +120,37 @@ def _of_many(rows: Sequence[Sequence[Value]]) -> list[list[Value]]:
         [column[place(len(column))] if column else None for column in columns]
         for place in (lambda _: 0, lambda count: (count - 1) // 2, lambda count: count - 1)
     ]
+
+
+def _words(limits: Mapping[str, float]) -> dict[str, tuple[str, float]]:
+    """Of each quantity: a title, and by what its values are divided."""
+    limit, gpu_limit = (f" of {format_bytes(limits[name])}" if limits[name] else "" for name in ("limit", "gpu_limit"))
+    return {
+        "cpu": (f"CPU, percent of {limits['cores']:g} {'core' if limits['cores'] == 1 else 'cores'}", 1),
+        "memory": (f"Memory{limit}, in MB", 1e6),
+        "gpu": (f"GPU, percent of {limits['gpus']:g}", 1),
+        "gpu_memory": (f"GPU memory{gpu_limit}, in MB", 1e6),
+        "received": ("Network, MB received per second", 1e6),
+        "sent": ("Network, MB sent per second", 1e6),
+    }
+
+
+def charts(found: NodeUses, start_s: float) -> tuple[list[str], list[Chart]]:
+    """The names of the lines, and a chart of each quantity that is known, by seconds since ``start_s``."""
+    told = shown(found, start_s)
+    drawn = []
+    for quantity, (title, unit) in _words(told["limits"]).items():
+        lines = []
+        for at, row in enumerate(told["curves"].get(quantity, ())):
+            series = Series()
+            for time_s, value in zip(told["times_s"], row, strict=True):
+                if value is not None:
+                    series.add(max(0, round(time_s)), value / unit, start_s + time_s)
+            lines.append(Line(told["lines"][at], series, at))
+        if any(line.series.places for line in lines):
+            high = max(line.series.highest for line in lines if line.series.places)
+            drawn.append(Chart(title, lines, f"{title}: at most {number(high)}", small=True, axis="second"))
+    return told["lines"], drawn
 
 
 def resources_for_browser(store: Store, job_id: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from ...storage.folded import FoldedJournal
 from ...storage.journal import replay_events
 from ...storage.output.output_choice import OutputChoice
 from ...storage.output.output_range import last_output
+from ...storage.resources.node_uses import NodeUses
+from ...storage.resources.node_uses import read as read_uses
 from ...storage.source_record import FOLDER as SOURCES
 from ...storage.store import JobStore, Store
 from ...system.users import user_name
@@ -79,6 +81,7 @@ class RunRecord:
     decisions: deque[tuple[float, str, str]] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
     notes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTES_KEPT))
     lanes: NodeLanes = field(default_factory=NodeLanes)
+    used: NodeUses = field(default_factory=NodeUses)
     time: LostTime = field(default_factory=LostTime)
     left_out: int = 0  # logged values whose names came after METRICS_KEPT others
     problems: list[str] = field(default_factory=list)
@@ -151,6 +154,7 @@ def read(store: Store, job_id: str, *, output: bool = True) -> RunRecord:
     record = read_journal(job)
     _read_directory(store, job, record)
     if output:
+        record.used = read_uses(job)
         with suppress(HyperpodError, OSError):
             choice = OutputChoice(tail=OUTPUT_LINES)
             shown = watch.OutputLines(record.view, choice)
