@@ -14,11 +14,12 @@ from ..control.engines import replica_logs
 from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
-from ..core.events import Event, to_json
+from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.units import plural
 from ..core.views import View, summary
 from ..storage import room
 from ..storage.output.output_choice import OutputChoice
+from ..storage.resources.node_uses import read_newest
 from ..storage.store import Store
 from .terminal import Terminal
 
@@ -125,7 +126,23 @@ def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) 
     words = report.describe_lines(
         view, terminal.paint, lookup.references(store, job_id), lookup.trial_line(store, view)
     )
-    return terminal.answer(options, view, words)
+    return terminal.answer(options, view, words, *_used(store, view, terminal))
+
+
+def _used(store: Store, view: View, terminal: Terminal) -> list[str]:
+    """What the nodes of a job that has not ended use now, in lines."""
+    from ..control.runs.resources import newest_table
+
+    newest = {} if view["state"] in TERMINAL_STATES else read_newest(store.job(view["id"]))
+    here = [member["node"] for member in (*view["members"], *view["spares"])]
+    table = newest_table({node: newest[node] for node in here if node in newest})
+    if not table.rows:
+        return []
+    return [
+        "",
+        terminal.paint("used in the last seconds", "title"),
+        *(f"  {line}" for line in table.render(terminal.paint).splitlines()),
+    ]
 
 
 def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

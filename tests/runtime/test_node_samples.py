@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.runs.resources import resources_for_browser, shown
+from jupyter_hyperpod.control.runs.resources import newest_table, resources_for_browser, shown
 from jupyter_hyperpod.core.events import Event, encode
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.runtime.agent import node_sampler
@@ -107,6 +107,14 @@ def test_nodes_share_events_and_a_journal_gets_a_kilobyte_per_second_at_most() -
         assert sum(len(list(uses(data))) for data in events) == nodes
         assert written / interval_s(nodes) < KILOBYTE
         assert not list(samples.take(now_s + 60.0))
+
+
+def test_the_newest_sample_of_each_node_is_a_table() -> None:
+    use = {"ms": 10_000, "cpu_ms": 5_000, "cores": 2, "memory": 3_000_000_000}
+    table = newest_table({"node-10": use, "node-2": use | {"sent": 10_000_000}})
+    assert table.headers == ("NODE", ">CPU", ">MEMORY", ">SENT")
+    assert [list(row) for row in table.rows] == [["node-2", "25 %", "3 GB", "1 MB/s"], ["node-10", "25 %", "3 GB", "-"]]
+    assert newest_table({}).rows == []
 
 
 BUSY = """

@@ -11,6 +11,7 @@ from ...core.units import format_bytes
 from ...storage.resources.node_uses import NodeUses, read
 from ...storage.resources.samples import PHASES, Use
 from ...storage.store import Store
+from ..text_tables import Table
 from .charts import Chart, Line
 from .markup import number
 from .series import Series
@@ -151,6 +152,27 @@ def charts(found: NodeUses, start_s: float) -> tuple[list[str], list[Chart]]:
             high = max(line.series.highest for line in lines if line.series.places)
             drawn.append(Chart(title, lines, f"{title}: at most {number(high)}", small=True, axis="second"))
     return told["lines"], drawn
+
+
+def newest_table(newest: Mapping[str, Use]) -> Table:
+    """What each node used in the newest sample; of the network and devices only where they are known."""
+    names = sorted(newest, key=_by_number)
+    told: dict[str, Callable[[Use], str]] = {
+        ">CPU": lambda use: _said("cpu", use, lambda value: f"{value:.0f} %"),
+        ">MEMORY": lambda use: _said("memory", use, format_bytes),
+        ">GPU": lambda use: _said("gpu", use, lambda value: f"{value:.0f} %"),
+        ">GPU MEMORY": lambda use: _said("gpu_memory", use, format_bytes),
+        ">RECEIVED": lambda use: _said("received", use, lambda value: f"{format_bytes(value)}/s"),
+        ">SENT": lambda use: _said("sent", use, lambda value: f"{format_bytes(value)}/s"),
+    }
+    columns = {header: [say(newest[name]) for name in names] for header, say in told.items()}
+    known = {header: column for header, column in columns.items() if set(column) != {"-"}}
+    return Table(("NODE", *known), [(name, *row) for name, *row in zip(names, *known.values(), strict=True)])
+
+
+def _said(quantity: str, use: Use, say: Callable[[float], str]) -> str:
+    value = QUANTITIES[quantity](use)
+    return "-" if value is None else say(value)
 
 
 def resources_for_browser(store: Store, job_id: str) -> dict[str, Any]:
