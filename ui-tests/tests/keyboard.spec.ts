@@ -1,0 +1,299 @@
+/**
+ * Every view, used with the keyboard alone: no pointer moves here. What was pressed, and where that led, is kept in
+ * test-output/ui/keyboard.txt.
+ */
+
+import { mkdirSync, writeFileSync } from 'fs';
+import { dirname, join } from 'path';
+
+import { Locator, Page } from '@playwright/test';
+
+import { expect, openNotebook, replay, SHOTS, test } from './fixtures';
+
+test.use({ suite: 'keyboard' });
+
+/** A view whose parts are further away than this is not usable by keyboard. */
+const MOST_TABS = 70;
+
+/** Presses keys, and writes down which, and where the focus was afterwards. */
+class Keys {
+  readonly log: string[] = [];
+
+  constructor(private readonly _page: Page) {}
+
+  view(name: string): void {
+    this.log.push('', `# ${name}`);
+  }
+
+  async press(...keys: string[]): Promise<void> {
+    for (const key of keys) {
+      await this._page.keyboard.press(key);
+    }
+    this.log.push(`${keys.join(' ')} → ${await this._where()}`);
+  }
+
+  async type(text: string): Promise<void> {
+    await this._page.keyboard.type(text);
+    this.log.push(`"${text}" → ${await this._where()}`);
+  }
+
+  /** Press Tab until the focus is there. */
+  async reach(target: Locator, key = 'Tab'): Promise<void> {
+    await expect(target).toBeVisible();
+    const passed: string[] = [];
+    for (let tabs = 0; tabs <= MOST_TABS; tabs++) {
+      const there = await target.evaluate(
+        element => element === document.activeElement
+      );
+      if (there) {
+        this.log.push(`${key} × ${tabs} → ${await this._where()}`);
+        return;
+      }
+      await this._page.keyboard.press(key);
+      passed.push(await this._where());
+    }
+    throw new Error(`not reached by ${key}, but: ${passed.join(', ')}`);
+  }
+
+  /** Run a command by its name in the palette. */
+  async command(name: string): Promise<void> {
+    await this._page.keyboard.press('Control+Shift+c');
+    await this._page.keyboard.type(name);
+    const first = this._page.locator('.lm-CommandPalette-item.lm-mod-active');
+    await expect(first).toContainText(name);
+    await this.press('Enter');
+  }
+
+  private _where(): Promise<string> {
+    return this._page.evaluate(() => {
+      const at = document.activeElement as HTMLElement;
+      const name = at.getAttribute('aria-label') ?? at.title ?? '';
+      const text = name || (at.textContent ?? '').trim().slice(0, 40);
+      return `${at.getAttribute('role') ?? at.tagName.toLowerCase()} "${text}"`;
+    });
+  }
+}
+
+const KUBERNETES = `apiVersion: v1
+kind: Config
+clusters: [{name: far, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: me, user: {token: none}}]
+contexts:
+- {name: one, context: {cluster: far, user: me}}
+- {name: two, context: {cluster: far, user: me}}
+current-context: one
+`;
+
+function button(within: Locator, name: string | RegExp): Locator {
+  return within.getByRole('button', { name });
+}
+
+const written: string[] = [];
+
+test.describe.serial('with the keyboard alone', () => {
+  let keys: Keys;
+
+  test.beforeEach(({ page, server }) => {
+    keys = new Keys(page);
+    const write = (path: string, text: string) => {
+      mkdirSync(dirname(path), { recursive: true });
+      writeFileSync(path, text);
+    };
+    write(join(server.home, '.kube', 'config'), KUBERNETES);
+    write(join(server.store, 'shared', 'runs', 'notes.md'), '# A run\n');
+  });
+
+  test.afterEach(() => {
+    written.push(...keys.log);
+    mkdirSync(SHOTS, { recursive: true });
+    const path = join(SHOTS, '..', 'keyboard.txt');
+    writeFileSync(path, `${written.join('\n')}\n`);
+  });
+
+  test('the panel, the choice of a cluster and a job are used', async ({
+    page,
+    server,
+    noise
+  }) => {
+    const { writer } = await replay(server, '--steps', '5000');
+    const panel = page.locator('#jp-hyperpod-sidebar');
+    try {
+      await test.step('the panel', async () => {
+        keys.view('Panel');
+        await keys.command('Cluster and Training Jobs');
+        await expect(panel).toBeVisible();
+        await keys.reach(button(panel, /^Break something/));
+        await keys.press('Enter');
+        await keys.reach(panel.locator('[data-node="node-1"]'));
+        await keys.press('Enter');
+        await expect(panel.locator('.jp-Hp-detail')).toContainText('node-1');
+        await keys.press('ArrowRight');
+        const detail = panel.locator('.jp-Hp-detail');
+        await expect(detail).toContainText('node-2');
+        await keys.reach(button(detail, 'Kill node'));
+        await keys.reach(button(panel, /^Break something/), 'Shift+Tab');
+        await keys.press('Enter');
+        const storage = button(panel, /^Storage/);
+        await keys.reach(storage);
+        await keys.press('Space');
+        await expect(storage).toHaveAttribute('aria-expanded', 'false');
+        await keys.press('Space');
+      });
+
+      await test.step('the choice of a cluster', async () => {
+        keys.view('Choice of a cluster');
+        const picker = panel.locator('.jp-Hp-picker');
+        const chosen = picker.getByRole('radio', { checked: true });
+        await keys.reach(chosen, 'Shift+Tab');
+        await keys.press('ArrowDown');
+        await expect(picker.getByRole('radio').nth(1)).toBeChecked();
+        await keys.press('ArrowUp');
+        await expect(picker.getByRole('radio').first()).toBeChecked();
+      });
+
+      await test.step('the dashboard of a job', async () => {
+        keys.view('Dashboard');
+        const job = panel.locator('.jp-Hp-job', { hasText: 'Running' });
+        await keys.reach(job.locator('button.jp-Hp-name'));
+        await keys.press('Enter');
+        const dashboard = page.locator('.jp-Hp-dashboard');
+        const incident = dashboard.locator('.jp-Hp-lane-incidents button');
+        await expect(incident.first()).toBeVisible();
+        await keys.reach(incident.first());
+        await keys.press('Enter');
+        await keys.reach(dashboard.getByLabel('Logarithmic'));
+        await keys.press('Space');
+        await expect(dashboard.getByLabel('Logarithmic')).toBeChecked();
+        await keys.reach(dashboard.getByLabel('The part of the output'));
+        await keys.press('ArrowDown');
+      });
+    } finally {
+      noise.ignore = true; // what the recorded job lacks, once it is no longer written
+      writer.kill();
+    }
+  });
+
+  test('the table of runs, a comparison and a promotion with its environment are used', async ({
+    page,
+    server
+  }) => {
+    server.python('ui-tests/tools/runs.py', server.store);
+    await test.step('the table of runs, the comparison, and a promotion with its environment', async () => {
+      keys.view('Table of runs');
+      await keys.command('Table of Runs');
+      const table = page.locator('.jp-Hp-runs');
+      await keys.reach(table.getByRole('searchbox'));
+      await keys.type('tag:baseline');
+      await expect(table.getByRole('status')).toContainText('2 of');
+      await keys.reach(table.locator('[data-index="0"]'));
+      await keys.press('Space', 'ArrowDown');
+      const second = table.locator('[data-index="1"]');
+      await expect(second).toBeFocused();
+      await keys.press('Space');
+      await expect(second).toHaveAttribute('aria-selected', 'true');
+      keys.view('Comparison');
+      await keys.reach(button(table, /^Compare/), 'Shift+Tab');
+      await keys.press('Enter');
+      const view = page.locator('.jp-Hp-comparison');
+      await expect(view.locator('.jp-Hp-curve').first()).toBeVisible();
+      await keys.reach(view.getByRole('slider', { name: 'Smoothing' }));
+      await keys.press('ArrowRight');
+      await expect(view.locator('.jp-Hp-raw').first()).toBeVisible();
+      const difference = view.locator('details summary').first();
+      await keys.reach(difference);
+      keys.view('Promotion, with what differs in the environment');
+      await keys.command('Table of Runs');
+      await keys.reach(table.locator('[data-index="1"]'));
+      await keys.press('Space');
+      await keys.reach(button(table, 'Promote…'), 'Shift+Tab');
+      await keys.press('Enter');
+      const form = page.locator('.jp-Hp-promote');
+      await keys.reach(form.getByLabel('Nodes'));
+      await expect(form.locator('.jp-Hp-changes')).toBeVisible();
+      await keys.reach(form.getByLabel(/^Submit it although/));
+      await keys.press('Space', 'Escape');
+      await expect(form).toHaveCount(0);
+    });
+  });
+
+  test('schedules, the planner, files of mounts and the form "Run on cluster" are used', async ({
+    page,
+    server
+  }) => {
+    server.python('ui-tests/tools/schedules.py', server.store, server.files);
+    const dialog = page.locator('.jp-Dialog');
+    await test.step('schedules', async () => {
+      keys.view('Schedules');
+      await keys.command('Schedules');
+      const view = page.locator('.jp-Hp-schedules');
+      const nightly = view.getByRole('region', { name: 'nightly' });
+      await keys.reach(button(nightly, 'Pause'));
+      await keys.press('Enter');
+      await expect(nightly).toContainText('Not until it is resumed');
+      await keys.reach(button(nightly, 'Delete…'));
+      await keys.press('Enter');
+      await expect(dialog).toContainText('Its jobs stay');
+      await keys.press('Escape');
+      await expect(dialog).toHaveCount(0);
+    });
+
+    await test.step('the planner', async () => {
+      keys.view('Planner');
+      await keys.command('Failure Planner');
+      const planner = page.locator('.jp-Hp-planner');
+      const slider = planner.getByLabel('Recovery by hand');
+      await keys.reach(slider);
+      const before = await slider.inputValue();
+      await keys.press('ArrowRight');
+      await expect(slider).not.toHaveValue(before);
+      await keys.reach(planner.getByLabel('A failure during a repair'));
+      await keys.press('ArrowDown');
+      await keys.reach(button(planner, 'Simulate'));
+      await keys.press('Enter');
+      await expect(planner.locator('.jp-Hp-plan')).toContainText('from seed 0');
+    });
+
+    await test.step('files of mounts', async () => {
+      keys.view('Files');
+      await keys.command('Files of Mounts');
+      const files = page.locator('#hyperpod-files');
+      const item = (name: string) =>
+        files.locator('.jp-DirListing-item', {
+          has: page.getByText(name, { exact: true })
+        });
+      await expect(item('shared')).toBeVisible();
+      await keys.reach(
+        files.locator('.jp-DirListing-content [tabindex="0"]').first()
+      );
+      await keys.press('ArrowDown', 'Enter');
+      await expect(item('runs')).toBeVisible();
+    });
+
+    await test.step('the form "Run on cluster"', async () => {
+      keys.view('Run on cluster');
+      await openNotebook(page, server, 'plain.ipynb', 'print("hello")');
+      const inside = () =>
+        page.evaluate(() => {
+          (window as any).jupyterapp.shell.currentWidget.content.activate();
+          return document.activeElement!.closest('.jp-Notebook') !== null;
+        });
+      await expect.poll(inside, 'the notebook has the focus').toBe(true);
+      await keys.press('Control+Alt+Enter');
+      const form = page.locator('.jp-Hp-rundialog');
+      await expect(form.getByLabel('Nodes')).toBeFocused();
+      await keys.press('Control+a');
+      await keys.type('2');
+      await keys.reach(form.getByRole('checkbox', { name: 'Elastic' }));
+      await keys.press('Space');
+      await expect(form.locator('.jp-Hp-line code')).toHaveText(
+        '%%hyperpod --nodes 2 --elastic 1:2'
+      );
+      await keys.reach(form.getByLabel('Priority'));
+      await keys.reach(form.locator('summary', { hasText: 'More options' }));
+      await keys.press('Enter');
+      await keys.reach(button(form, 'Dry run'));
+      await keys.press('Escape');
+      await expect(form).toBeHidden();
+    });
+  });
+});
