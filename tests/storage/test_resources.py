@@ -15,7 +15,7 @@ from jupyter_hyperpod.storage import journal_keeper, segments
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.resources import node_uses
 from jupyter_hyperpod.storage.resources.node_uses import FOLDER, fold, read, read_newest
-from jupyter_hyperpod.storage.resources.samples import KIND, Use, as_event, joined, uses
+from jupyter_hyperpod.storage.resources.samples import KIND, SUMS, Use, as_event, uses
 from jupyter_hyperpod.storage.resources.samples_writer import samples_writer
 from jupyter_hyperpod.storage.resources.thinned_samples import thinned
 from jupyter_hyperpod.storage.store import JobStore, Store
@@ -62,7 +62,10 @@ def by_width(events: list[Event], node: str, stride: int) -> dict[int, Use]:
         for name, one in uses(event.data):
             at = int(event.time_s // (EVERY_S * stride))
             if name == node:
-                found[at] = joined(found.get(at), one)
+                known = found.setdefault(at, {})
+                for quantity, value in one.items():
+                    before = known.get(quantity, 0)
+                    known[quantity] = before + value if quantity in SUMS else max(before, value)
     return found
 
 
