@@ -275,6 +275,16 @@ export interface IResources {
   curves: Partial<Record<Quantity, (number | null)[][]>>;
   /** By node, in percent. */
   sparks: Record<string, { cpu?: (number | null)[]; gpu?: (number | null)[] }>;
+  /** Of a place of time. */
+  width_s?: number;
+  /**
+   * By node: the steps that ended by each time, and its parts of a thousand in which the member computed, exchanged, and
+   * waited in the exchange for the slowest.
+   */
+  phases?: Record<
+    string,
+    Record<'compute' | 'exchange' | 'waits' | 'steps', (number | null)[]>
+  >;
   /** The most that a node may use; 0 where that is not known. */
   limits: Record<'cores' | 'limit' | 'gpus' | 'gpu_limit', number>;
 }

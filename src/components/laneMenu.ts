@@ -40,10 +40,8 @@ export function openLaneMenu(
   const commands = new CommandRegistry();
   const menu = new MenuSvg({ commands });
   menu.title.label = trans.__('Break %1', node);
-  choices(job, node).forEach(({ target, faults }, group) => {
-    if (group > 0) {
-      menu.addItem({ type: 'separator' });
-    }
+  // Without a separator: Lumino's can have the focus and has no role.
+  choices(job, node).forEach(({ target, faults }) => {
     const name = 'rank' in target ? trans.__('rank %1', target.rank) : node;
     for (const fault of faults) {
       const command = `${fault} ${name}`;

@@ -1,33 +1,35 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IResources } from '../api';
 import { Range, WHOLE } from '../compare/curves';
 import { RangeChoice } from '../compare/view';
+import {
+  ISample,
+  PHASES,
+  Phase,
+  PhasesOf,
+  allSamples,
+  partsOf,
+  phaseWords,
+  tellParts,
+  within
+} from '../dashboard/phases';
+import { IStretch, stretches } from '../dashboard/stretches';
 import { ILane, ISpan, lanes } from '../derive';
 import { formatClock, formatDuration } from '../format';
 import { TERMINAL_STATES } from '../model/events';
-import type { IIncident, IJobView } from '../model/views';
-import { said } from '../said/said';
+import type { IJobView } from '../model/views';
 import { useNow, useShared, useTopics } from './context';
 import { choices, openLaneMenu } from './laneMenu';
 
 const TICKS = 5;
+/** These are in every legend. */
+const LASTING: ReadonlySet<string> = new Set(['member', 'spare', 'lost']);
 /** A shorter drag, in parts of the axis, is a click. */
 const LEAST_DRAG = 0.01;
 /** An incident that is chosen takes this part of the axis. */
 const CHOSEN = 1 / 4;
 const LEAST_S = 0.2;
-
-/** A stretch of the time of members, which an incident took, or the start. */
-export interface IStretch {
-  /** Whose time it is; of all members where there is none. */
-  node?: string;
-  role: 'recovers' | 'waits';
-  from_s: number;
-  to_s: number;
-  text: string;
-}
 
 /** Nodes over time: which trained or answered, stood by, or were lost, when the members recovered, and what they used. */
 export function Lanes({
@@ -43,6 +45,7 @@ export function Lanes({
   /** Seconds since the first moment. */
   const [range, setRange] = React.useState<Range | null>(null);
   const [drag, setDrag] = React.useState<Range | null>(null);
+  const samples = React.useMemo(() => allSamples(used), [used]);
   const rows = lanes(job, Math.max(now_s, job.updated_s ?? 0));
   if (rows.length === 0) {
     return null;
@@ -55,15 +58,24 @@ export function Lanes({
   const from_s = first_s + (range?.[0] ?? 0);
   const to_s = range ? first_s + range[1] : last_s;
   const place = (time_s: number) => ((time_s - from_s) / (to_s - from_s)) * 100;
-  const roles: Record<ISpan['role'] | IStretch['role'], string> = {
-    member: job.deployment ? trans.__('answers') : trans.__('trains'),
+  const roles: Record<ISpan['role'] | IStretch['role'] | Phase, string> = {
+    ...phaseWords(trans),
+    member: job.deployment
+      ? trans.__('answers')
+      : samples.size > 0
+        ? trans.__('trains, computes')
+        : trans.__('trains'),
     spare: trans.__('spare'),
     lost: trans.__('lost'),
     recovers: trans.__('recovers'),
     waits: trans.__('waits for the first step')
   };
   const taken = stretches(job, last_s, trans);
-  const known = new Set(taken.map(one => one.role));
+  const known = new Set<string>(taken.map(one => one.role));
+  if (samples.size > 0) {
+    PHASES.forEach(phase => known.add(phase));
+    known.delete('computes'); // which is what is left of the colour of training
+  }
   const partOf = (event: React.PointerEvent) => {
     const lane = event.currentTarget.querySelector('.jp-Hp-lane > div')!;
     const { left, width } = lane.getBoundingClientRect();
@@ -97,10 +109,7 @@ export function Lanes({
         />
         <span className="jp-Hp-right jp-Hp-legend">
           {Object.entries(roles)
-            .filter(
-              ([role]) =>
-                (role !== 'recovers' && role !== 'waits') || known.has(role)
-            )
+            .filter(([role]) => LASTING.has(role) || known.has(role))
             .map(([role, word]) => (
               <span key={role} data-role={role}>
                 {word}
@@ -143,6 +152,9 @@ export function Lanes({
             roles={roles}
             taken={taken}
             drag={drag}
+            samples={samples.get(row.node) ?? []}
+            from_s={from_s}
+            to_s={to_s}
           >
             {used && <Sparks used={used} node={row.node} place={place} />}
           </Lane>
@@ -163,50 +175,15 @@ export function Lanes({
           })}
         </div>
       </div>
+      {samples.size > 0 && (
+        <p className="jp-Hp-quiet">
+          {trans.__(
+            'A lane’s colours are the parts of its time, close up those of each step. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
+          )}
+        </p>
+      )}
     </figure>
   );
-}
-
-/** When the members did not train because of an incident, or before the first step, with a sentence of each. */
-export function stretches(
-  job: IJobView,
-  last_s: number,
-  trans: TranslationBundle
-): IStretch[] {
-  const found: IStretch[] = [];
-  const first = job.history[0];
-  const begun = job.generations[0]?.time_s;
-  if (!job.deployment && begun !== undefined && first?.[0] === 1) {
-    found.push({ role: 'waits', from_s: begun, to_s: first[2], text: '' });
-  }
-  for (const incident of job.incidents) {
-    if (incident.cause !== 'straggler') {
-      found.push({
-        role: 'recovers',
-        // The other replicas of a deployment go on.
-        ...(job.deployment && { node: incident.node ?? '' }),
-        from_s: incident.started_s,
-        to_s: incident.resumed_s ?? job.ended_s ?? last_s,
-        text: sentence(job, incident, trans)
-      });
-    }
-  }
-  return found;
-}
-
-/** The fault, and what was decided because of it. */
-function sentence(
-  job: IJobView,
-  incident: IIncident,
-  trans: TranslationBundle
-): string {
-  const until_s = incident.resumed_s ?? Infinity;
-  const decided = job.decisions.find(
-    one => incident.started_s <= one.time_s && one.time_s <= until_s
-  );
-  const fault = said(incident.cause, trans);
-  const what = incident.node ? `${incident.node}: ${fault}` : fault;
-  return decided ? `${what}. ${said(decided.reason, trans)}` : what;
 }
 
 /** The incidents on the same axis: one that is chosen is seen more closely. */
@@ -279,6 +256,9 @@ function Lane(props: {
   roles: Record<string, string>;
   taken: readonly IStretch[];
   drag: Range | null;
+  samples: readonly ISample[];
+  from_s: number;
+  to_s: number;
   children?: React.ReactNode;
 }): JSX.Element {
   const { job, row, place, roles, drag } = props;
@@ -292,12 +272,17 @@ function Lane(props: {
     choices(job, row.node).length > 0;
   const open = (x: number, y: number) =>
     openLaneMenu(shared, job, row.node, button.current!, { x, y });
-  const told = row.spans
-    .map(
-      span => `${roles[span.role]} ${formatDuration(span.to_s - span.from_s)}`
-    )
-    .join(', ');
   const members = row.spans.filter(span => span.role === 'member');
+  const samples = within(props.samples, members);
+  const tell = (span: { role: string; from_s: number; to_s: number }) => {
+    const parts =
+      span.role === 'member' ? partsOf(samples, span.from_s, span.to_s) : null;
+    const took = formatDuration(span.to_s - span.from_s);
+    return parts ? [took, tellParts(parts, trans)] : [took];
+  };
+  const told = row.spans
+    .map(span => `${roles[span.role]} ${tell(span).join(': ')}`)
+    .join(', ');
   const mine = props.taken.filter(
     one => one.node === undefined || one.node === row.node
   );
@@ -310,6 +295,27 @@ function Lane(props: {
       }))
       .filter(part => part.from_s < part.to_s)
   );
+  const stretch = (
+    span: { role: string; from_s: number; to_s: number },
+    index: number
+  ) => {
+    const left = Math.max(0, place(span.from_s));
+    const right = Math.min(100, place(span.to_s));
+    const out = place(span.to_s) < 0 || place(span.from_s) > 100;
+    return (
+      !out && (
+        <span
+          key={index}
+          data-role={span.role}
+          title={[row.node, roles[span.role], ...tell(span)].join(' · ')}
+          style={{
+            left: `${left}%`,
+            width: `${Math.max(0, right - left)}%`
+          }}
+        />
+      )
+    );
+  };
   return (
     <div
       className="jp-Hp-lane"
@@ -342,24 +348,15 @@ function Lane(props: {
         <span>{row.node}</span>
       )}
       <div role="img" aria-label={`${row.node}: ${told}`}>
-        {[...row.spans, ...taken].map((span, index) => {
-          const left = Math.max(0, place(span.from_s));
-          const right = Math.min(100, place(span.to_s));
-          const out = place(span.to_s) < 0 || place(span.from_s) > 100;
-          return (
-            !out && (
-              <span
-                key={index}
-                data-role={span.role}
-                title={`${row.node} · ${roles[span.role]} · ${formatDuration(span.to_s - span.from_s)}`}
-                style={{
-                  left: `${left}%`,
-                  width: `${Math.max(0, right - left)}%`
-                }}
-              />
-            )
-          );
-        })}
+        {row.spans.filter(span => span.role !== 'lost').map(stretch)}
+        <PhasesOf
+          samples={samples}
+          history={job.history}
+          from_s={props.from_s}
+          to_s={props.to_s}
+        />
+        {row.spans.filter(span => span.role === 'lost').map(stretch)}
+        {taken.map(stretch)}
         {props.children}
         {drag && (
           <i

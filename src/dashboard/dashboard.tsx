@@ -215,7 +215,11 @@ function Decisions({ job }: { job: IJobView }): JSX.Element {
       {told.length === 0 && (
         <p className="jp-Hp-quiet">{trans.__('None so far.')}</p>
       )}
-      <ol className="jp-Hp-decisions">
+      <ol
+        className="jp-Hp-decisions"
+        tabIndex={0}
+        aria-label={trans.__('Decisions')}
+      >
         {told.map((decision, index) => (
           <li key={told.length - index}>
             <span className="jp-Hp-small">

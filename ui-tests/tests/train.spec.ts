@@ -3,7 +3,14 @@
  * output under the cell stays alive through the loss of the node, the kernel, the page and the server.
  */
 
-import { expect, openNotebook, openPanel, picture, test } from './fixtures';
+import {
+  barriers,
+  expect,
+  openNotebook,
+  openPanel,
+  picture,
+  test
+} from './fixtures';
 
 test.use({ suite: 'train' });
 
@@ -132,6 +139,28 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await card.getByRole('button', { name: /^Open the dashboard/ }).click();
     const lanes = page.locator('.jp-Hp-lanes');
     await expect(lanes.locator('[data-role="lost"]').last()).toBeVisible();
+    await expect(lanes.locator('.jp-Hp-phases').first()).toBeVisible();
+    await expect(
+      lanes.getByRole('img', { name: /waits for the slowest \d+ %/ }).first()
+    ).toBeVisible();
+    const name = lanes.getByRole('button', { name: 'node-3' });
+    await name.focus();
+    await page.keyboard.press('Enter');
+    const menu = page.locator('.lm-Menu');
+    await expect(menu).toContainText(/rank \d · kill/);
+    expect(await barriers(page, '.lm-Menu')).toEqual([]);
+    await page.keyboard.press('Escape');
+    await expect(name).toBeFocused();
+    const levels = page.getByRole('group', { name: /these levels/ });
+    await levels.getByRole('button', { name: 'Debug' }).click();
+    await expect(page.locator('.jp-Hp-dashboard')).toContainText(
+      'No line has this level.'
+    );
+    await levels.getByRole('button', { name: 'Other' }).click();
+    await expect(page.locator('.jp-Hp-dashboard .jp-Hp-log')).toContainText(
+      'loss'
+    );
+    expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
     await picture(page, 'train-dashboard');
     await page.getByRole('tab', { name: 'train.ipynb' }).click();
   });

@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { click, draw, find, host, shared } from '../../__tests__/page';
+import type { IResources } from '../../api';
 import { IJobView, newJobView } from '../../model/views';
 import { Lanes } from '../lanes';
 
@@ -168,4 +169,34 @@ describe('of a job that runs', () => {
     expect(ranks).toHaveLength(2);
     press('Escape', 27);
   });
+});
+
+it('say what the steps of a member took, where that was sampled', () => {
+  const used = {
+    start_s: 100,
+    times_s: [10, 20],
+    width_s: 1,
+    curves: {},
+    sparks: {},
+    phases: {
+      'node-1': {
+        compute: [null, 600],
+        exchange: [null, 100],
+        waits: [null, 250],
+        steps: [null, 4]
+      }
+    }
+  } as unknown as IResources;
+  draw(<Lanes job={job()} used={used} />);
+  const [first, second] = [
+    ...host.querySelectorAll('.jp-Hp-lane > [role=img]')
+  ];
+  expect(first.getAttribute('aria-label')).toBe(
+    'node-1: trains, computes 20.0 s: computes 60 %, exchanges 10 %, waits for the slowest 25 %, the rest of a step 5 %'
+  );
+  expect(first.querySelectorAll('.jp-Hp-phases path')).toHaveLength(3);
+  expect(second.querySelector('.jp-Hp-phases')).toBeNull();
+  expect(find('.jp-Hp-legend').textContent).toContain('waits for the slowest');
+  draw(<Lanes job={job()} used={null} />);
+  expect(find('.jp-Hp-legend').textContent).not.toContain('slowest');
 });
