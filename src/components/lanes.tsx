@@ -178,7 +178,7 @@ export function Lanes({
       {samples.size > 0 && (
         <p className="jp-Hp-quiet">
           {trans.__(
-            'A lane’s colours are the parts of its time, close up those of each step. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
+            'A lane’s colours are the parts of its time, close up those of the steps around each one. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
           )}
         </p>
       )}
