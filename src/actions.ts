@@ -3,7 +3,7 @@
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { Api, FaultTarget, TrialsOf } from './api';
+import { Api, FaultTarget, ISharing, TrialsOf } from './api';
 import { ScaleBody } from './components/scale';
 import { isSure } from './components/sure';
 import type { Fault } from './model/events';
@@ -209,6 +209,17 @@ export class Actions {
       if (promoted) {
         this.openJob(promoted);
       }
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
+  /** Ask with whom the jobs of the store are to be shared. */
+  async share(before: ISharing): Promise<void> {
+    const { share } = await import('./sharing/dialog');
+    const shared = { model: this._model, actions: this, trans: this._trans };
+    try {
+      await share(shared, before);
     } catch (error) {
       tellRefusal(error, this._trans);
     }

@@ -129,6 +129,22 @@ export interface IRun {
   parameters: Record<string, string>;
 }
 
+/** Whose the store is, with whom it is shared, and what who asks may do. */
+export interface ISharing {
+  store: string;
+  owner: string;
+  /** The group that reads; empty where the store is private. */
+  read: string;
+  /** The group that operates; empty: the owner alone. */
+  operate: string;
+  /** Those of the server's user, for the owner. */
+  groups: string[];
+  /** What keeps members out, in sentences. */
+  notes: string[];
+  role: 'owner' | 'operate' | 'read';
+  person: string;
+}
+
 /** One axis of parallel coordinates: numbers from `low` to `high`, or words with a place each. */
 export type ITrialAxis =
   | {
@@ -541,6 +557,15 @@ export class Api {
   compareJobs(jobs: string[]): Promise<IComparison> {
     const query = jobs.map(job => `job=${encodeURIComponent(job)}`);
     return this._request(`comparison?${query.join('&')}`);
+  }
+
+  sharing(): Promise<ISharing> {
+    return this._request('sharing');
+  }
+
+  /** Share the store with groups, or with nobody where both names are empty. */
+  share(read: string, operate: string): Promise<ISharing> {
+    return this._request('sharing/change', { read, operate });
   }
 
   trials(of: TrialsOf, judged: IJudged | null): Promise<ITrials> {

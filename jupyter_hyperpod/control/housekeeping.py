@@ -12,19 +12,18 @@ import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ..backends import load
 from ..core.errors import Conflict, HyperpodError, SpecError, StoreError
 from ..core.events import TERMINAL_STATES
 from ..core.units import few, format_bytes, format_duration, parse_duration, plural
 from ..core.views import View
-from ..storage import sharing
 from ..storage.folded import FoldedJournal, is_lost
 from ..storage.store import DELETED, Store
-from ..system.users import group_id, group_name
 from . import cluster, lookup
 from .remote import followed
+from .teams import share
 from .text_tables import Answer, Table
 
 VERBS = {
@@ -74,40 +73,8 @@ def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
     if verb == "delete":
         return delete_jobs(store, [lookup.job_id(store, name) for name in options.jobs])
     if verb == "share":
-        return _share(store, options.groups, options.private)
+        return share.share(store, options.groups, options.private)
     return _prune(store, options)
-
-
-def _share(store: Store, groups: list[str], private: bool) -> Answer:
-    if private and groups:
-        raise SpecError("--private takes no group: it ends the sharing with all")
-    store.refuse_private()
-    if private:
-        sharing.unshare(store.root)
-    elif groups:
-        sharing.share(store.prepare().root, _parse_groups(groups))
-    shared = sharing.sharing_of(store.root)
-    lines = [f"the store {store.root} is {'private' if shared is None else f'shared: {shared}'}"]
-    if shared is not None and (closed := sharing.closed_above(store.root, shared.read)):
-        lines.append(f"the group {group_name(shared.read)} cannot get there: {closed} is closed to it")
-    if shared is not None and shared.operate not in (None, shared.read):
-        lines.append(f"who operates must be in the group {group_name(shared.read)}, too")
-    return Answer({"store": str(store.root), "shared": None if shared is None else asdict(shared)}, lines=lines)
-
-
-def _parse_groups(words: list[str]) -> sharing.Sharing:
-    """``team``, ``team:operate``, or ``team ops:operate``. Raises SpecError."""
-    groups: dict[str, int] = {}
-    for word in words:
-        name, _, role = word.partition(":")
-        if role not in ("", "read", "operate"):
-            raise SpecError(f"role {role[:80]!r} is unknown; expected read or operate")
-        group = group_id(name)
-        if group is None:
-            raise SpecError(f"there is no group {name[:80]!r} on this system; `id` shows yours")
-        if groups.setdefault(role or "read", group) != group:
-            raise SpecError(f"two groups have the role {role or 'read'}; one can")
-    return sharing.Sharing(groups.get("read", groups.get("operate", -1)), groups.get("operate"))
 
 
 def delete_jobs(store: Store, job_ids: list[str]) -> Answer:

@@ -26,6 +26,8 @@ from .run_handlers import (
     RunLabelsHandler,
     RunsHandler,
     RunSourcesHandler,
+    SharingChangeHandler,
+    SharingHandler,
     TrialsHandler,
 )
 from .schedule_handlers import SchedulesHandler
@@ -302,6 +304,8 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/runs/delete", RunDeletionHandler),
     (f"{ROOT}/comparison", ComparisonHandler),
     (f"{ROOT}/trials", TrialsHandler),
+    (f"{ROOT}/sharing", SharingHandler),
+    (f"{ROOT}/sharing/change", SharingChangeHandler),
     (f"{ROOT}/schedules", SchedulesHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", reader(_job, JOBS)),

@@ -137,6 +137,48 @@ class TrialsHandler(ApiHandler):
         await send(self, drawn)
 
 
+class SharingHandler(ApiHandler):
+    """Whose the store is, with whom it is shared, and what the person who asks may do."""
+
+    auth_resource = JOBS
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        self.finish(json.dumps(await _for_this_person(self, await self.call(_sharing))))
+
+
+class SharingChangeHandler(ApiHandler):
+    """Share the store with a group, or with nobody."""
+
+    auth_resource = RUNS
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        body = self.body("changeSharing")
+        found = await self.call(_share, body["read"], body["operate"])
+        told = (
+            "private" if not found["read"] else f"read by {found['read']}, operated by {found['operate'] or 'nobody'}"
+        )
+        self.log.info("%s made the store %s: %s", self.identity() or own_name(), found["store"], told)
+        self.finish(json.dumps(await _for_this_person(self, found)))
+
+
+async def _for_this_person(handler: ApiHandler, found: dict[str, Any]) -> dict[str, Any]:
+    """What this server's user may do, cut down to what the authorizer lets the person do who asks."""
+
+    async def may(resource: str) -> bool:
+        asked = handler.authorizer.is_authorized(handler, handler.current_user, "write", resource)
+        return bool(await ensure_async(asked))
+
+    owns = found.pop("own") and await may(RUNS)
+    operates = found.pop("operates") and await may(JOBS)
+    role = "owner" if owns else "operate" if operates else "read"
+    shown = found if owns else found | {"groups": [], "notes": []}
+    return shown | {"role": role, "person": handler.identity() or own_name()}
+
+
 class AccountHandler(ApiHandler):
     """Where the time of a job's nodes went, and its curves."""
 
@@ -241,6 +283,18 @@ def _resources(store: Store, job_id: str) -> Any:
     from ..control.runs.resources import resources_for_browser
 
     return resources_for_browser(store, job_id)
+
+
+def _sharing(store: Store) -> dict[str, Any]:
+    from ..control.teams import share
+
+    return share.told(store)
+
+
+def _share(store: Store, read: str, operate: str) -> dict[str, Any]:
+    from ..control.teams import share
+
+    return share.change(store, read, operate)
 
 
 def _report(store: Store, job_id: str, whole: bool) -> str:

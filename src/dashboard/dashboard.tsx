@@ -14,6 +14,7 @@ import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { said } from '../said/said';
+import { Belongs } from '../sharing/words';
 import { Connection } from '../sidebar/sidebar';
 import { OutputTools } from './outputTools';
 import { Nodes } from './resources';
@@ -43,7 +44,10 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       <Part name={trans.__('The head of the job')}>
         <JobHeader job={job} />
         <div className="jp-Hp-row">
-          <Phase job={job} />
+          <div>
+            <Phase job={job} />
+            <Belongs />
+          </div>
           <Share job={job} />
         </div>
       </Part>

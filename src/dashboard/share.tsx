@@ -4,13 +4,15 @@ import * as React from 'react';
 import { painted, save } from '../compare/save';
 import { useShared } from '../components/context';
 import { Button, stateLabel, stepOf } from '../components/parts';
+import { copyLink } from '../copyLink';
 import { formatLoss } from '../format';
 import type { IJobView } from '../model/views';
+import { pageOf } from '../reveal';
 import { HEIGHT, jobPicture, WIDTH } from './picture';
 
 /** What can be given to others: the report as a file, and a picture. */
 export function Share({ job }: { job: IJobView }): JSX.Element {
-  const { actions, trans } = useShared();
+  const { actions, model, trans } = useShared();
   const report = async () => {
     const page = await actions.report(job.id);
     if (page) {
@@ -27,8 +29,20 @@ export function Share({ job }: { job: IJobView }): JSX.Element {
     const text = jobPicture(job, told.join(' · '), themeColour);
     save(await painted(text, WIDTH, HEIGHT), `${job.id}.png`);
   };
+  const copy = async () => {
+    const { baseUrl } = model.api.connection;
+    await copyLink(pageOf({ job: job.id }, baseUrl), trans);
+  };
   return (
     <span className="jp-Hp-right jp-Hp-row">
+      <Button
+        title={trans.__(
+          'Copy the address of this job, for others whom this server lets in'
+        )}
+        onClick={copy}
+      >
+        {trans.__('Copy link')}
+      </Button>
       <Button
         icon={downloadIcon}
         title={trans.__(

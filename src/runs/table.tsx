@@ -96,9 +96,7 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
           value={filter}
           onChange={event => setFilter(event.target.value)}
           aria-label={trans.__('Filter runs')}
-          placeholder={trans.__(
-            'Filter: words, tag:best, state:failed, loss<0.5, code:AdamW'
-          )}
+          placeholder={trans.__('Filter, such as state:failed loss<0.5')}
           title={trans.__(
             'Words are looked for everywhere, in code and parameters, too. tag: state: name: person: notebook: backend: queue: note: code: look in one place, and a parameter does so by its name. Numbers compare: loss<0.5, goodput>95%, step>=100. A minus before a word leaves its runs out. is:archived, is:active and is:ended.'
           )}

@@ -6,6 +6,7 @@ import { useShared, useTopics } from '../components/context';
 import { Button, mountLabel, Section, StateChip } from '../components/parts';
 import { formatBytes } from '../format';
 import { said } from '../said/said';
+import { SharingRow } from '../sharing/row';
 
 /** Mounts change rarely, and each request to a mount costs a process on the server. */
 const ASK_AGAIN_MS = 30_000;
@@ -63,6 +64,7 @@ export function StorageSection(): JSX.Element {
           {said(problem, trans)}
         </p>
       )}
+      <SharingRow />
       {mounts?.map(mount => (
         <Mount key={mount.name} mount={mount} />
       ))}

@@ -86,11 +86,11 @@ def resource_of(path: str) -> str:
         return "jupyter_hyperpod.faults"
     if path.endswith(("/promotion", "/promote")):
         return "jupyter_hyperpod.runs"
-    if path in ("/runs", "/runs/sources", "/comparison", "/trials"):
+    if path in ("/runs", "/runs/sources", "/comparison", "/trials", "/sharing"):
         return "jupyter_hyperpod.jobs"
     first = path.split("/")[1]
     other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}
-    other |= {"backends": "cluster", "clusters": "cluster", "schedules": "runs"}
+    other |= {"sharing": "runs", "backends": "cluster", "clusters": "cluster", "schedules": "runs"}
     return f"jupyter_hyperpod.{other.get(first, first)}"
 
 

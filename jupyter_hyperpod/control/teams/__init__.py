@@ -1,0 +1,1 @@
+"""With whom a store is shared: said for people, and changed."""
