@@ -31,6 +31,7 @@ PROXY = TREE / "node_modules" / ".bin" / "configurable-http-proxy"
 PEOPLE = {"ada": 61001, "bob": 61002, "carol": 61003, "dan": 61004}
 PASSWORD = "the same for everybody"
 ROOT = "jupyter_hyperpod/api/v1"
+NAMED = "second"  # a named server
 # the test's own: free ports, no PAM, rights that count at once, and the mark by which processes are found
 FOR_THE_TEST = """
 c.JupyterHub.bind_url = "http://127.0.0.1:{public}"
@@ -206,30 +207,31 @@ class Browser:
         return self.session.request(method, self.hub.url + path, data=content, headers=told | headers, timeout=60)
 
     def _bases(self) -> list[str]:
-        return [f"/user/{name}/" for name in PEOPLE]
+        return [f"/user/{name}/{server}" for server in (f"{NAMED}/", "") for name in PEOPLE]
 
-    def start(self) -> None:
-        """Have the Hub start this person's server, and open it."""
-        answer = self.ask("POST", f"/hub/api/users/{self.name}/server")
+    def start(self, server: str = "") -> None:
+        """Have the Hub start this person's server, or one with a name, and open it."""
+        path = f"servers/{server}" if server else "server"
+        answer = self.ask("POST", f"/hub/api/users/{self.name}/{path}")
         assert answer.status_code in (201, 202, 400), answer.text
-        self.hub.wait(self.runs, 120)
-        self.open(self.name)
+        self.hub.wait(lambda: self.runs(server), 120)
+        self.open(f"{self.name}/{server}".rstrip("/"))
 
-    def runs(self) -> bool:
+    def runs(self, server: str = "") -> bool:
         """Whether the Hub says that this person's server is ready."""
         model = self.ask("GET", f"/hub/api/users/{self.name}").json()
-        return bool(model["servers"].get("", {}).get("ready"))
+        return bool(model["servers"].get(server, {}).get("ready"))
 
     def stop(self) -> None:
         """Have the Hub stop this person's server, as it does with an idle one."""
         assert self.ask("DELETE", f"/hub/api/users/{self.name}/server").status_code in (202, 204)
         self.hub.wait(lambda: not self.runs() and not self.hub.processes(self.name), 60)
 
-    def lets_in(self, name: str) -> None:
+    def lets_in(self, name: str, server: str = "") -> None:
         """Share this person's server with another, by the page's command: curl says that it sends a form."""
         token = self.ask("POST", f"/hub/api/users/{self.name}/tokens", {}).json()["token"]
         headers = {"Authorization": f"token {token}", "Content-Type": "application/x-www-form-urlencoded"}
-        place, share = f"{self.hub.url}/hub/api/shares/{self.name}/", json.dumps({"user": name})
+        place, share = f"{self.hub.url}/hub/api/shares/{self.name}/{server}", json.dumps({"user": name})
         answer = requests.post(place, data=share, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
 
@@ -239,12 +241,16 @@ class Browser:
 
     def open(self, owner: str) -> int:
         """Open a person's server; say yes where the Hub asks whether to go on. Returns the status of the page."""
-        answer = self.session.get(f"{self.hub.url}/user/{owner}/lab", timeout=60)
+        return self.follow(f"/user/{owner}/lab").status_code
+
+    def follow(self, path: str) -> requests.Response:
+        """Follow a link to a server as `open` does."""
+        answer = self.session.get(self.hub.url + path, timeout=60)
         if "/oauth2/authorize" in answer.url and answer.ok:
             fields = re.findall(r'<input[^>]*type="hidden"[^>]*name="(\w+)"[^>]*value="([^"]*)"', answer.text)
             data = [(name, unescape(value)) for name, value in fields]
             answer = self.session.post(answer.url, data=data, headers={"Referer": answer.url}, timeout=60)
-        return answer.status_code
+        return answer
 
     def api(self, method: str, owner: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """A request to this extension on a person's server: status and JSON."""

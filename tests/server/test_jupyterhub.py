@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from jupyter_hyperpod.storage.journal import follow_commands
 from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.cells import train
-from tests.server.jupyter_hub import PEOPLE, Browser, Hub, listening
+from tests.server.jupyter_hub import NAMED, PEOPLE, Browser, Hub, listening
 from tests.server.test_api import FILE, UNKNOWN, operations, resource_of
 
 pytestmark = [
@@ -191,6 +192,43 @@ async def _sees_the_end(reader: Browser, operator: Browser, run: Run) -> str:
         return str(client.views[run.id]["reason"])
 
 
+def test_a_named_server_shows_the_same_jobs_to_its_owner_and_to_whom_it_lets_in(
+    hub: Hub, people: dict[str, Browser], carol: Browser, run: Run
+) -> None:
+    """`/user/ada/second/`: requests, the websocket, and a link to a job, for each as their scopes say."""
+    ada, bob, place, link = people["ada"], people["bob"], f"ada/{NAMED}", f"?hyperpod-open=job%3A{run.id}"
+    ada.start(NAMED)
+    assert ada.api("GET", place, "/settings")[1]["store"] == str(hub.store("ada")), "all servers of a person have one"
+    assert ada.api("GET", place, "/sharing")[1]["role"] == "owner"
+    assert bob.open(place) == 403, "nobody has let bob into this server"
+    ada.lets_in("bob", NAMED)
+    hub.wait(lambda: bob.open(place) == 200, 20)
+    hub.wait(lambda: carol.open(place) == 200, 20)
+    for person, role in ((ada, "owner"), (bob, "read"), (carol, "operate")):
+        page = person.follow(f"/user/{place}/lab{link}")
+        assert page.status_code == 200 and page.url.endswith(f"/user/{place}/lab{link}"), page.url
+        own = person.session.get(f"{hub.url}/hub/user-redirect/lab{link}", allow_redirects=False, timeout=30)
+        assert own.headers["Location"].endswith(f"/user/{person.name}/lab{link}"), "a link for a server of one's own"
+        assert json.loads(_page_config(page.text))["baseUrl"] == f"/user/{place}/", "of which the panel's requests are"
+        assert person.api("GET", place, f"/jobs/{run.id}")[1]["id"] == run.id
+        found = person.api("GET", place, "/sharing")[1]
+        assert (found["owner"], found["role"], found["person"]) == ("ada", role, person.name)
+        assert asyncio.run(_follow(person, run, {}, place))["state"] == "running"
+        changed = person.api("POST", place, "/sharing/change", {"read": "no-such-group", "operate": ""})
+        assert changed[0] == (400 if person is ada else 403)
+    assert bob.api("POST", place, f"/jobs/{run.id}/stop", {})[0] == 403
+    assert carol.api("POST", place, f"/jobs/{run.id}/scale", {"target": 1})[0] == 202
+    assert bob.open("ada") == 403, "a share of one server opens no other"
+    ada.ask("PATCH", f"/hub/api/shares/ada/{NAMED}", {"user": "bob"})
+    hub.wait(lambda: bob.api("GET", place, "/jobs")[0] == 403, 20)
+
+
+def _page_config(page: str) -> str:
+    """What JupyterLab's page tells its scripts."""
+    (found,) = re.findall(r'<script id="jupyter-config-data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    return str(found)
+
+
 def test_jobs_go_on_without_the_server(hub: Hub, people: dict[str, Browser], run: Run) -> None:
     """The Hub stops an idle server; its owner signs in to the next one and goes on where the panel was."""
     ada = people["ada"]
@@ -207,9 +245,9 @@ def test_jobs_go_on_without_the_server(hub: Hub, people: dict[str, Browser], run
     assert run.events("generation.formed")[1:] == []
 
 
-async def _follow(browser: Browser, run: Run, view: dict[str, Any]) -> dict[str, Any]:
+async def _follow(browser: Browser, run: Run, view: dict[str, Any], place: str = "ada") -> dict[str, Any]:
     """The view of a job a few steps later, folded on from ``view`` where there is one."""
-    async with browser.connected("ada") as client:
+    async with browser.connected(place) as client:
         client.views |= {run.id: view} if view else {}
         await client.subscribe(run.id, cursors={run.id: view["seen"]} if view else None)
         begin = view.get("step", 0)
