@@ -96,14 +96,14 @@ class ExternalEngine:
             pass  # the gateway has gone
 
     def _named(self, body: bytes) -> bytes:
-        """The request with the name that the engine has for the model, where it was asked by the deployment's."""
+        """The request with the engine's own name of the model, where it has one that clients may use, or none."""
         if not self._model_name or not body:
             return body
         try:
             found: Any = json.loads(body)
         except (ValueError, RecursionError):
             return body
-        if not isinstance(found, dict) or found.get("model", self._site.spec.name) != self._site.spec.name:
+        if not isinstance(found, dict) or found.get("model") not in (None, *self._site.model_names):
             return body
         return json.dumps(found | {"model": self._model_name}).encode()
 

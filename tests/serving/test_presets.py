@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from jupyter_hyperpod.control import deploy, served
 from jupyter_hyperpod.control.engines import presets
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import ENGINE_WORDS, EngineSpec, JobSpec, ServeSpec, filled_in
+from jupyter_hyperpod.serving.context import Site
 from jupyter_hyperpod.serving.engine_process import sums
+from jupyter_hyperpod.serving.external import ExternalEngine
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.system.addresses import this_loopback
 
@@ -91,6 +94,18 @@ def test_a_specification_keeps_its_engine() -> None:
     assert set(VALUES) == set(ENGINE_WORDS)
     with pytest.raises(SpecError, match="exactly where there is an engine"):
         ServeSpec("m", task="engine")
+
+
+def test_an_engine_with_its_own_name_of_the_model_is_asked_by_it(store: Store) -> None:
+    """Whatever name of `/v1/models` the client has used: with another one, the engine would look for another model."""
+    serve = ServeSpec("s3://bucket/model", task="engine", engine=presets.PRESETS["transformers"].spec)
+    spec = JobSpec("chat", store.put_cell(""), nodes=1, serve=serve)
+    engine = ExternalEngine(Site(store.create_job(spec), "", Path(), spec, serve))
+    engine._model_name = "/node/copy"
+    bodies: list[dict[str, object]] = [{"model": name} for name in ("chat", "s3://bucket/model", None)]
+    for body in (*bodies, {}):
+        assert json.loads(engine._named(json.dumps(body).encode())) == {"model": "/node/copy"}
+    assert engine._named(b'{"model": "org/other"}') == b'{"model": "org/other"}'
 
 
 def test_metrics_are_summed_over_labels() -> None:
