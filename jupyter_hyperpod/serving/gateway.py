@@ -40,6 +40,11 @@ OTHER_PORT = (
     "port {0}, at which the gateway before this one listened, is not free on {1}, so clients are answered at port {2} "
     "there. Ask no longer at port {0}: whoever listens there would get the token"
 )
+TERMINATED = "the gateway was told to terminate (SIGTERM): the deployment goes on with the next one"
+
+
+class Terminated(Exception):
+    """SIGTERM has come, as from a host that is shut down."""
 
 
 class Gateway:
@@ -52,7 +57,8 @@ class Gateway:
         self._servers: list[GuardedServer] = []
 
     async def run(self) -> int:
-        """Serve until the deployment has ended, or another host serves it; returns the exit status."""
+        """Serve until the deployment has ended, or another gateway continues it; returns the exit status."""
+        status = 0
         try:
             await self._serve()
             await self._leave()
@@ -60,21 +66,27 @@ class Gateway:
             text = f"the gateway of turn {self.site.turn} ends: {error}"
             self.deployment.journal.write("warning.raised", {"text": text})
             self.deployment.journal.close()
+        except Terminated:
+            status = 128 + signal.SIGTERM
+            self.deployment.warn(TERMINATED)
+            self.deployment.journal.close()
         for server in self._servers:
             server.stop()
-        return 0
+        return status
 
     async def _serve(self) -> None:
         deployment = self.deployment
         if problem := await self._open():
             deployment.end("failed", problem)
             return
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, deployment.end, "stopped", "the gateway was told to terminate")
+        told_to_terminate = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_terminate.set)
         commands.recall(deployment)
         touched_s = sampled_s = time.monotonic()
         told = (0, -1)  # the generation and the target of the last sample
         while deployment.ending is None:
+            if told_to_terminate.is_set():
+                raise Terminated
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             if now_s - touched_s > TOUCH_S:  # first: where another one has taken over, this one decides nothing more

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +118,22 @@ def test_a_gateway_that_ends_leaves_the_deployment_to_a_newer_one(store: Store) 
     assert json.loads(found.endpoint_file.read_text())["turn"] == 1
     view = jobs.job_view(store, job.id)
     assert view["state"] == "pending" and "has taken over this job" in view["warnings"][0]["text"]
+
+
+def test_a_gateway_that_is_told_to_terminate_leaves_the_deployment_to_the_next_one(store: Store) -> None:
+    """As when its host is shut down, or the SLURM job ends that serves the store."""
+    found = site(job := deployment(store, 0))
+
+    async def live() -> int:
+        running = asyncio.create_task(Gateway(found).run())
+        await until(lambda: jobs.job_view(store, job.id)["deployment"])
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await running
+
+    assert asyncio.run(live()) == 143, "it is started again"
+    assert "ended" not in json.loads(found.endpoint_file.read_text())
+    view = jobs.job_view(store, job.id)
+    assert view["state"] == "pending" and "told to terminate" in view["warnings"][0]["text"]
 
 
 def test_an_order_that_a_replica_cannot_read_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
