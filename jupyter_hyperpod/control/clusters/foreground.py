@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ...core.errors import ClusterError
 from ...storage import host_lease
@@ -17,6 +17,7 @@ LOOK_S = 0.2
 RETURNS_S = 10.0  # a supervisor that has died is started again within that time
 LEAVES_S = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+HANGS = f"the supervisor did not leave within {LEAVES_S:g} s; jobs go on with the next host that serves the store"
 LEFT = "this host has left; jobs go on where nodes are left to them, and the next host that serves the store continues"
 
 
@@ -36,8 +37,7 @@ def stay(store: Store, signals: Sequence[signal.Signals], tell: Callable[[str], 
         elif time.monotonic() > seen_s + RETURNS_S:
             raise ClusterError(f"the supervisor has not answered for {RETURNS_S:g} s; `cluster start` restarts it")
         time.sleep(LOOK_S)
-    _leave(store)
-    tell(f"{signals[0].name}: {LEFT}")
+    tell(f"{signals[0].name}: {LEFT if _leave(store) else HANGS}")
     return EXIT_LEFT
 
 
@@ -48,12 +48,16 @@ def _ended(store: Store) -> str:
     return "the cluster has ended" if cluster.status(store)["state"] == "stopped" else ""
 
 
-def _leave(store: Store) -> None:
-    """Have the supervisor leave, and wait until it has."""
+def _leave(store: Store) -> bool:
+    """Have the supervisor leave, and wait until it has; False where it does not."""
     until_s = time.monotonic() + LEAVES_S
-    while cluster.connectable(store) and time.monotonic() < until_s:
-        cluster.request(store, {"op": "leave"})
+    while there := cluster.connectable(store):
+        if time.monotonic() > until_s:
+            break
+        with suppress(ClusterError):  # it may be gone before it has answered
+            cluster.request(store, {"op": "leave"}, timeout_s=LEAVES_S)
         time.sleep(LOOK_S)
+    return not there
 
 
 @contextmanager
