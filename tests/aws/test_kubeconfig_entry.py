@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kubeconfig_entry.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ClusterError, match="cannot be written: No space left on device; set KUBECONFIG"):
         connect(path, EKS, "", "")
     assert path.read_text() == "kind: Config\n" and [each.name for each in tmp_path.iterdir()] == ["config"]
@@ -99,3 +100,23 @@ def test_the_lock_of_kubectl_is_respected(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ClusterError, match="being changed by another program; if none is, delete"):
         connect(tmp_path / "config", EKS, "", "")
     assert lock.exists() and not (tmp_path / "config").exists()
+
+
+WRONG = {
+    "clusters": "clusters: 5",
+    "contexts": "contexts: [a]",
+    "another context": "contexts: [{name: a, context: [1]}]",
+    "variables": f"users: [{{name: '{ARN}', user: {{exec: {{args: [eks, get-token, c, us-west-2], env: 5}}}}}}]",
+    "a variable": f"users: [{{name: '{ARN}', user: {{exec: {{args: [eks, get-token, c, us-west-2], env: [A=B]}}}}}}]",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_file_that_is_partly_wrong_is_kept_or_refused_in_words(wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(before := WRONG[wrong] + "\n")
+    try:
+        assert connect(path, EKS, "", "research")[1]
+    except ClusterError as error:
+        assert path.read_text() == before and str(error)
+    assert [one.name for one in tmp_path.iterdir()] == ["config"]

@@ -71,13 +71,15 @@ def merged(document: Mapping[str, Any], eks: EksCluster, namespace: str, profile
     """The name of the context, and a kubeconfig in which it is the current one. Pure. Raises ClusterError."""
     made: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", **document}
     for key in ("clusters", "contexts", "users"):
-        made[key] = list(made.get(key) or [])
-        if not all(isinstance(entry, dict) for entry in made[key]):
+        there = made.get(key) or []
+        if not isinstance(there, list) or not all(isinstance(entry, dict) for entry in there):
             raise ClusterError(
                 f"`{key}` of the kubeconfig is no list of names; mend it or set KUBECONFIG to another file"
             )
+        made[key] = list(there)
     pair = {"cluster": eks.arn, "user": eks.arn}
-    same = [one.get("name") for one in made["contexts"] if pair.items() <= (one.get("context") or {}).items()]
+    contexts = [(one.get("name"), one.get("context")) for one in made["contexts"]]
+    same = [known for known, of in contexts if isinstance(of, dict) and all(of.get(k) == v for k, v in pair.items())]
     name = str(eks.arn if eks.arn in same or not same else same[0])  # a person may have given it another name
     context = {**_entry(made["contexts"], name, "context"), **pair}
     if namespace:
@@ -105,7 +107,9 @@ def _plugin(user: Mapping[str, Any], eks: EksCluster, profile: str) -> dict[str,
         version = "client.authentication.k8s.io/v1beta1"
         plugin = {"apiVersion": version, "command": "aws", "args": arguments, "installHint": HINT}
     if profile:
-        variables = [one for one in plugin.get("env") or [] if one.get("name") != "AWS_PROFILE"]
+        known = plugin.get("env")
+        variables = [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
+        variables = [one for one in variables if one.get("name") != "AWS_PROFILE"]
         plugin["env"] = [*variables, {"name": "AWS_PROFILE", "value": profile}]
     return plugin
 
