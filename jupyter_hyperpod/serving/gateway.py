@@ -43,7 +43,7 @@ OTHER_PORT = (
 TERMINATED = "the gateway was told to terminate (SIGTERM): the deployment goes on with the next one"
 
 
-class Terminated(Exception):
+class _Terminated(Exception):
     """SIGTERM has come, as from a host that is shut down."""
 
 
@@ -66,7 +66,7 @@ class Gateway:
             text = f"the gateway of turn {self.site.turn} ends: {error}"
             self.deployment.journal.write("warning.raised", {"text": text})
             self.deployment.journal.close()
-        except Terminated:
+        except _Terminated:
             status = 128 + signal.SIGTERM
             self.deployment.warn(TERMINATED)
             self.deployment.journal.close()
@@ -86,7 +86,7 @@ class Gateway:
         told = (0, -1)  # the generation and the target of the last sample
         while deployment.ending is None:
             if told_to_terminate.is_set():
-                raise Terminated
+                raise _Terminated
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             if now_s - touched_s > TOUCH_S:  # first: where another one has taken over, this one decides nothing more
