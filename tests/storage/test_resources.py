@@ -135,6 +135,15 @@ def test_what_each_node_has_used_last(job: JobStore, monkeypatch: pytest.MonkeyP
     assert read_newest(job)["node-1"] == {"ms": 10_000, "cpu_ms": 490, "cores": 2, "memory": 1049}
 
 
+def test_what_was_thinned_last_is_not_what_was_used_last(job: JobStore) -> None:
+    """The file of joined samples was written after that of the newest ones."""
+    write(job, 600)
+    before = read_newest(job)
+    journal_keeper.join_samples(job.path / FOLDER)
+    assert any(one.stride > 1 for one in segments.in_order(segments.names(job.path / FOLDER)))
+    assert read_newest(job) == before
+
+
 def test_a_job_whose_samples_cannot_be_written_goes_on(job: JobStore) -> None:
     (job.path / FOLDER).write_text("in the way")
     said: list[str] = []

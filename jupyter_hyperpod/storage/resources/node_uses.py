@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ...core.errors import ProtocolError
 from ...core.events import Event, decode_event
-from ..journal import files, replay_events
+from .. import segments
+from ..journal import replay_events
 from ..store import JobStore
 from .samples import KIND, Use, joined, uses
 
@@ -77,7 +78,9 @@ def read(job: JobStore) -> NodeUses:
 
 def read_newest(job: JobStore) -> dict[str, Use]:
     """What each node has used last, from the end of the newest file."""
-    newest = max(files(job.path / FOLDER), key=_changed_s, default=None)
+    folder = job.path / FOLDER
+    last = {one.writer: folder / one.name for one in segments.in_order(segments.names(folder))}  # of each coordinator
+    newest = max(last.values(), key=_changed_s, default=None)
     found: dict[str, Use] = {}
     if newest is None:
         return found
