@@ -48,6 +48,7 @@ class Deployment:
         self.state: str = view["state"]
         self.opened_s = int(time.time())
         self.ending: tuple[str, str] | None = None
+        self.handed_over = False  # another gateway goes on: a replica whose connection ends here is not lost
         self.commands = follow_commands(site.job.commands)
         self.handled = {
             (e.data["command"]["writer"], e.data["command"]["seq"])

@@ -63,16 +63,18 @@ class Gateway:
             await self._serve()
             await self._leave()
         except Replaced as error:
-            text = f"the gateway of turn {self.site.turn} ends: {error}"
-            self.deployment.journal.write("warning.raised", {"text": text})
-            self.deployment.journal.close()
+            self._hand_over(f"the gateway of turn {self.site.turn} ends: {error}")
         except _Terminated:
+            self._hand_over(TERMINATED)
             status = 128 + signal.SIGTERM
-            self.deployment.warn(TERMINATED)
-            self.deployment.journal.close()
         for server in self._servers:
             server.stop()
         return status
+
+    def _hand_over(self, text: str) -> None:
+        self.deployment.handed_over = True
+        self.deployment.warn(text)
+        self.deployment.journal.close()
 
     async def _serve(self) -> None:
         deployment = self.deployment

@@ -219,7 +219,7 @@ class _Link(WebSocketHandler):
             self.deployment.welcome(self.replica)
 
     def on_close(self) -> None:
-        if self.replica is not None:
+        if self.replica is not None and not self.deployment.handed_over:
             self.deployment.replicas.left(self.replica)
 
 

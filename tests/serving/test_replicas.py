@@ -290,13 +290,15 @@ def test_a_request_whose_client_has_gone_is_not_computed_to_its_end(
     assert found.complete().status == 200
 
 
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gateway_that_dies_is_back_at_the_same_place_with_the_same_replicas(
-    serve: Serve, decoder: Path, eventually: Wait
+    serve: Serve, decoder: Path, eventually: Wait, ends: signal.Signals
 ) -> None:
     found = serve(decoder, replicas="2", name="headless")
     eventually(ready(found, 2), 20)
     pids, url = set(found.pids()), found.view["deployment"]["url"]
-    jobs.fault(found.store, found.job_id, "kill", target="coordinator")
+    endpoint = found.store.job(found.job_id).path / "coordinator.json"
+    os.kill(json.loads(endpoint.read_text())["pid"], ends)
     eventually(lambda: len(found.events("deployment.opened")) == 2, 20)
     eventually(ready(found, 2), 20)
     assert found.view["deployment"]["url"] == url and set(found.pids()) == pids
