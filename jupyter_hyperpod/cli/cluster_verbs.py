@@ -28,7 +28,7 @@ def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -
     if not options.foreground:
         return _run_cluster(options, store, terminal)
     with foreground.told() as signals:
-        return _run_cluster(options, store, terminal) or foreground.stay(store, signals, terminal.note)
+        return _run_cluster(options, store, terminal) or foreground.stay(store, signals, terminal.note, options.standby)
 
 
 def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

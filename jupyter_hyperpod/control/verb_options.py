@@ -162,7 +162,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         "--foreground",
         action="store_true",
         help="start: stay until the cluster has ended or another host serves the store, as in a SLURM job; a signal "
-        f"makes this host leave, and its jobs go on (exit status {EXIT_LEFT})",
+        f"makes this host leave without ending a job (exit status {EXIT_LEFT})",
     )
     parser.add_argument(
         "--idle-timeout",

@@ -21,17 +21,18 @@ HANGS = f"the supervisor did not leave within {LEAVES_S:g} s; jobs go on with th
 LEFT = "this host has left; jobs go on where nodes are left to them, and the next host that serves the store continues"
 
 
-def stay(store: Store, signals: Sequence[signal.Signals], tell: Callable[[str], object]) -> int:
+def stay(store: Store, signals: Sequence[signal.Signals], tell: Callable[[str], object], standby: bool = False) -> int:
     """Wait until the cluster has ended or another host serves the store, and return 0, after telling which.
 
     ``signals``: see `told`. At one, the supervisor leaves: its jobs are not ended. Then this returns `EXIT_LEFT`.
-    Raises ClusterError where the supervisor has died and does not come back.
+    ``standby``: that another host serves the store is no end. Raises ClusterError where the supervisor has died and
+    does not come back.
     """
     seen_s = time.monotonic()
     while not signals:
         if cluster.connectable(store):
             seen_s = time.monotonic()
-        elif ended := _ended(store):
+        elif ended := _ended(store, standby):
             tell(ended)
             return 0
         elif time.monotonic() > seen_s + RETURNS_S:
@@ -41,9 +42,9 @@ def stay(store: Store, signals: Sequence[signal.Signals], tell: Callable[[str], 
     return EXIT_LEFT
 
 
-def _ended(store: Store) -> str:
+def _ended(store: Store, standby: bool) -> str:
     """Why no supervisor answers here, as a sentence, where that is no accident; else ""."""
-    if host := host_lease.served_by(store):
+    if not standby and (host := host_lease.served_by(store)):
         return f"{host} serves the store now"
     return "the cluster has ended" if cluster.status(store)["state"] == "stopped" else ""
 
