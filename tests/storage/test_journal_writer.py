@@ -255,5 +255,5 @@ def test_a_reader_sees_what_one_thread_settles_for(
     assert done.is_set() and texts(tmp_path) == ["late"]
 
 
-def test_only_output_and_metrics_may_be_dropped() -> None:
-    assert WAITING_SAMPLES == {"output.written", "metric.logged"}
+def test_only_output_metrics_and_samples_of_nodes_may_be_dropped() -> None:
+    assert WAITING_SAMPLES == {"output.written", "metric.logged", "nodes.sampled"}

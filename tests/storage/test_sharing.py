@@ -316,4 +316,5 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is private" in capsys.readouterr().out
     for words in (["no-such-group"], ["62001:own"], ["62001", "62002"], ["62001", "--private"]):
         assert main(["share", *words, "--store", str(root)]) == 2, words
-    assert housekeeping._parse_groups(["62001:operate"]) == sharing.Sharing(62001, 62001)
+    assert main(["share", "62001:operate", "--store", str(root)]) == 0
+    assert sharing.sharing_of(root) == sharing.Sharing(62001, 62001)
