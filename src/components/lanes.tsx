@@ -266,12 +266,16 @@ function Lane(props: {
   const { actions, trans } = shared;
   useTopics('connection'); // which brings what the server forbids
   const button = React.useRef<HTMLButtonElement>(null);
+  /** The name, or its menu, has the focus: it stays a button, else the focus would be lost with it. */
+  const held = React.useRef(false);
   const breakable =
     actions.faultsAllowed &&
     !TERMINAL_STATES.has(job.state) &&
     choices(job, row.node).length > 0;
-  const open = (x: number, y: number) =>
+  const open = (x: number, y: number) => {
+    held.current = true;
     openLaneMenu(shared, job, row.node, button.current!, { x, y });
+  };
   const members = row.spans.filter(span => span.role === 'member');
   const samples = within(props.samples, members);
   const tell = (span: { role: string; from_s: number; to_s: number }) => {
@@ -328,18 +332,27 @@ function Lane(props: {
         }
       }}
     >
-      {breakable ? (
+      {breakable || held.current ? (
         <button
           ref={button}
           type="button"
           className="jp-Hp-link"
-          aria-haspopup="menu"
-          title={trans.__('Break %1', row.node)}
+          aria-disabled={!breakable}
+          aria-haspopup={breakable ? 'menu' : undefined}
+          title={breakable ? trans.__('Break %1', row.node) : undefined}
+          onFocus={() => {
+            held.current = true;
+          }}
+          onBlur={event => {
+            held.current = !!event.relatedTarget?.closest('.lm-Menu');
+          }}
           // Else it would begin to draw a range.
           onPointerDown={event => event.stopPropagation()}
           onClick={event => {
-            const box = event.currentTarget.getBoundingClientRect();
-            open(box.left, box.bottom);
+            if (breakable) {
+              const box = event.currentTarget.getBoundingClientRect();
+              open(box.left, box.bottom);
+            }
           }}
         >
           {row.node}

@@ -134,6 +134,38 @@ describe('of a job that runs', () => {
     expect(document.activeElement).toBe(lane('node-1'));
   });
 
+  it('keep the focus where the node that broke cannot be broken again', () => {
+    const injectFault = jest.fn();
+    const given = shared({}, { injectFault });
+    draw(<Lanes job={running()} />, given);
+    const name = lane('node-1');
+    name.focus();
+    name.click();
+    press('Enter', 13);
+    expect(document.activeElement).toBe(name);
+    const members = [{ member: 'b', node: 'node-2', rank: 0 }];
+    const after = { ...running(), members, spares: [] };
+    draw(<Lanes job={after} />, given);
+    expect(document.activeElement).toBe(name);
+    expect(name.getAttribute('aria-disabled')).toBe('true');
+    name.click();
+    expect(menu()).toBeNull();
+    expect(injectFault).toHaveBeenCalledTimes(1);
+    lane('node-2').focus();
+    draw(<Lanes job={after} />, given);
+    expect(lane('node-1')).toBeUndefined();
+  });
+
+  it('keep the focus where the node leaves while its menu is open', () => {
+    draw(<Lanes job={running()} />);
+    const name = lane('node-2');
+    name.focus();
+    name.click();
+    draw(<Lanes job={{ ...running(), spares: [] }} />);
+    press('Escape', 27);
+    expect(document.activeElement).toBe(name);
+  });
+
   it('break a spare as a node, with the other button of the mouse, too', () => {
     draw(<Lanes job={running()} />);
     const event = { bubbles: true, cancelable: true };
