@@ -268,6 +268,18 @@ def test_logs_of_some_lines(shared_cluster: Store, tmp_path: Path) -> None:
 # ---- the cluster --------------------------------------------------------------------------------------------
 
 
+def test_a_cluster_that_is_stopped_says_which_jobs_end_with_it(
+    store: Store, tmp_path: Path, eventually: Eventually
+) -> None:
+    ask(store, "cluster", "start", "--nodes", "1", "--spares", "0")
+    done = ask(store, "submit", write(tmp_path, "pass\n"), "--nodes", "1")["id"]
+    eventually(lambda: jobs.job_view(store, done)["state"] == "succeeded", 60)
+    job_id = ask(store, "submit", write(tmp_path, "import time\ntime.sleep(600)\n"), "--nodes", "1")["id"]
+    eventually(lambda: jobs.job_view(store, job_id)["state"] == "running", 60)
+    said = run(store, "cluster", "stop").stderr
+    assert f"1 job ended with it: {job_id}" in said and done not in said
+
+
 def test_cluster_start_status_nodes_and_stop(store: Store) -> None:
     try:
         view = ask(store, "cluster", "start", "--nodes", "2", "--spares", "0")

@@ -36,8 +36,8 @@ def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) 
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
 
-    if healed := verb_options.run_cluster(options, store, wait):
-        terminal.note(healed)
+    if said := verb_options.run_cluster(options, store, wait):
+        terminal.note(said)
     view = cluster.status(store)
     if options.action == "start":
         view["idle"] = None  # the journal may still say what was going to be before

@@ -14,7 +14,7 @@ from ..core.errors import SpecError
 from ..core.events import EVENT_FIELDS, FAULTS, TARGETS
 from ..core.names import is_job_id
 from ..core.options import argument, near_matches
-from ..core.units import plural
+from ..core.units import few, plural
 from ..storage.output import output_choice
 from ..storage.output.levels import LEVELS
 from ..storage.output.levels import parse as parse_levels
@@ -182,7 +182,7 @@ def _queue(text: str) -> tuple[str, int]:
 
 
 def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store], object]) -> str:
-    """Carry out ``cluster``, with ``wait`` until a started one is ready; return what was healed, else "".
+    """Carry out ``cluster``, with ``wait`` until a started one is ready; return what a person should know, or "".
 
     Raises SpecError for an option that belongs to another action.
     """
@@ -205,7 +205,10 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         cluster.stop(store, by=person())
         return f"this host no longer stands by; {host} serves the store, and its jobs go on"
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
+        running = cluster.request(store, {"op": "status"})["jobs"] if cluster.connectable(store) else []
         cluster.stop(store, by=person())
+        if running:
+            return f"{plural(len(running), 'job')} ended with it: {few(running)}"
     elif options.action == "heal":
         return f"healed: {', '.join(cluster.heal(store, options.node)) or 'nothing was cut off'}"
     return ""
