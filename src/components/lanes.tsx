@@ -60,11 +60,7 @@ export function Lanes({
   const place = (time_s: number) => ((time_s - from_s) / (to_s - from_s)) * 100;
   const roles: Record<ISpan['role'] | IStretch['role'] | Phase, string> = {
     ...phaseWords(trans),
-    member: job.deployment
-      ? trans.__('answers')
-      : samples.size > 0
-        ? trans.__('trains, computes')
-        : trans.__('trains'),
+    member: job.deployment ? trans.__('answers') : trans.__('trains'),
     spare: trans.__('spare'),
     lost: trans.__('lost'),
     recovers: trans.__('recovers'),
@@ -74,7 +70,6 @@ export function Lanes({
   const known = new Set<string>(taken.map(one => one.role));
   if (samples.size > 0) {
     PHASES.forEach(phase => known.add(phase));
-    known.delete('computes'); // which is what is left of the colour of training
   }
   const partOf = (event: React.PointerEvent) => {
     const lane = event.currentTarget.querySelector('.jp-Hp-lane > div')!;

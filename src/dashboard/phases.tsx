@@ -163,8 +163,8 @@ export function stepsIn(
 }
 
 /**
- * The parts over a lane, of which computing is left as it is: as heights from above for a time that has many steps,
- * as lengths in the order of a step where single steps can be seen.
+ * The parts over a lane: as heights from above for a time that has many steps, as lengths in the order of a step where
+ * single steps can be seen. What was not sampled stays in the colour of training.
  */
 export function PhasesOf(props: {
   samples: readonly ISample[];
@@ -199,8 +199,13 @@ export function PhasesOf(props: {
       one => one.from_s <= middle_s && middle_s < one.to_s
     );
     if (sample) {
-      let at_s = begin_s + sample.parts.computes * (end_s - begin_s);
-      for (const phase of ['waiting', 'exchanges', 'rest'] as const) {
+      let at_s = begin_s;
+      for (const phase of [
+        'computes',
+        'waiting',
+        'exchanges',
+        'rest'
+      ] as const) {
         const until_s = at_s + sample.parts[phase] * (end_s - begin_s);
         draw(phase, [at_s, until_s], [0, 1]);
         at_s = until_s;
@@ -209,7 +214,7 @@ export function PhasesOf(props: {
   }
   for (const one of steps.length > 0 ? [] : seen) {
     let top = 0;
-    for (const phase of ['rest', 'waiting', 'exchanges'] as const) {
+    for (const phase of ['rest', 'waiting', 'exchanges', 'computes'] as const) {
       draw(phase, [one.from_s, one.to_s], [top, top + one.parts[phase]]);
       top += one.parts[phase];
     }

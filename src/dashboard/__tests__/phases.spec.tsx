@@ -105,12 +105,14 @@ it('are heights from afar, and lengths in the order of a step close up', () => {
   expect(paths()).toEqual({
     rest: 'M0.000 0.000H50.000V0.125H0.000Z',
     waiting: 'M0.000 0.125H50.000V0.250H0.000Z',
-    exchanges: 'M0.000 0.250H50.000V0.500H0.000Z'
+    exchanges: 'M0.000 0.250H50.000V0.500H0.000Z',
+    computes: 'M0.000 0.500H50.000V1.000H0.000Z'
   });
   draw(<PhasesOf samples={samples} history={history(0, 8)} {...range} />);
   expect(paths().exchanges).toBe('M0.000 0.250H50.000V0.500H0.000Z');
   draw(<PhasesOf samples={samples} history={history(0, 1)} {...range} />);
   expect(paths()).toEqual({
+    computes: 'M0.000 0.000H2.500V1.000H0.000Z',
     waiting: 'M2.500 0.000H3.125V1.000H2.500Z',
     exchanges: 'M3.125 0.000H4.375V1.000H3.125Z',
     rest: 'M4.375 0.000H5.000V1.000H4.375Z'
