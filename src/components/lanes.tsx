@@ -95,14 +95,14 @@ export function Lanes({
   };
   return (
     <figure className="jp-Hp-lanes" aria-label={trans.__('Nodes over time')}>
-      <figcaption className="jp-Hp-row">
+      <figcaption className="jp-Hp-chartbar">
         <span className="jp-Hp-label">{trans.__('Nodes over time')}</span>
         <RangeChoice
           view={{ ...WHOLE, range }}
           onChange={view => setRange(view.range)}
           name={trans.__('Seconds since the beginning')}
         />
-        <span className="jp-Hp-right jp-Hp-legend">
+        <span className="jp-Hp-legend">
           {Object.entries(roles)
             .filter(([role]) => LASTING.has(role) || known.has(role))
             .map(([role, word]) => (
