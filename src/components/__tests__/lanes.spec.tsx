@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import { click, draw, find, host, shared } from '../../__tests__/page';
 import type { IResources } from '../../api';
+import { keepFocus } from '../../focus';
 import { IJobView, newJobView } from '../../model/views';
 import { Lanes } from '../lanes';
 
@@ -134,7 +135,9 @@ describe('of a job that runs', () => {
     expect(document.activeElement).toBe(lane('node-1'));
   });
 
-  it('keep the focus where the node that broke cannot be broken again', () => {
+  it('keep the focus where the node that broke cannot be broken again', async () => {
+    // It would give the focus of a button that goes away to the next one.
+    const kept = keepFocus(host);
     const injectFault = jest.fn();
     const given = shared({}, { injectFault });
     draw(<Lanes job={running()} />, given);
@@ -146,6 +149,7 @@ describe('of a job that runs', () => {
     const members = [{ member: 'b', node: 'node-2', rank: 0 }];
     const after = { ...running(), members, spares: [] };
     draw(<Lanes job={after} />, given);
+    await Promise.resolve(); // which is when changes are heard of
     expect(document.activeElement).toBe(name);
     expect(name.getAttribute('aria-disabled')).toBe('true');
     name.click();
@@ -154,6 +158,7 @@ describe('of a job that runs', () => {
     lane('node-2').focus();
     draw(<Lanes job={after} />, given);
     expect(lane('node-1')).toBeUndefined();
+    kept.dispose();
   });
 
   it('keep the focus where the node leaves while its menu is open', () => {
