@@ -334,5 +334,11 @@ class Tailer:
             for name in [name for name, tail in self._tails.items() if name not in ids and not tail.watchers]:
                 if name != CLUSTER:
                     del self._tails[name]
+            watched = [(name, tail) for name, tail in self._tails.items() if name != CLUSTER]
+        for name, tail in watched:
+            # The list may be older than the job.
+            gone = name not in ids and not (self._store.jobs / name).is_dir()
+            if tail.topic.overlay({"deleted": True} if gone else {}):
+                self._wake(tail.watchers)
         self._over &= ids
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in ids}

@@ -102,18 +102,25 @@ export function JobHeader(props: {
         <span className="jp-Hp-id" title={trans.__('Job id')}>
           {job.id}
         </span>
-        <span className="jp-Hp-actions">
-          <NotebookButton job={job} />
-          {!job.deployment && !props.open && (
-            <Button
-              icon={promoteIcon}
-              title={trans.__('Promote %1 to another cluster…', job.name)}
-              onClick={() => actions.promote(job.id, job.name, job.backend)}
-            />
-          )}
-          <JobActions job={job} open={props.open} />
-        </span>
+        {!job.deleted && (
+          <span className="jp-Hp-actions">
+            <NotebookButton job={job} />
+            {!job.deployment && !props.open && (
+              <Button
+                icon={promoteIcon}
+                title={trans.__('Promote %1 to another cluster…', job.name)}
+                onClick={() => actions.promote(job.id, job.name, job.backend)}
+              />
+            )}
+            <JobActions job={job} open={props.open} />
+          </span>
+        )}
       </div>
+      {job.deleted && (
+        <p className="jp-Hp-deleted" role="status">
+          {trans.__('This job was deleted.')}
+        </p>
+      )}
       {job.deployment ? (
         <DeploymentProgress job={job} />
       ) : (

@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import type { IOutputPiece } from '../api';
+import type { IOutputPage } from '../api';
 import { ILine, outputLines, ranksOf } from '../derive';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
@@ -27,6 +27,8 @@ const ASK_MS = [3000, 30_000];
 /** Output of a running job that is so much newer than the journal's is not in the journal. */
 const NEWER_S = 1;
 const LIVE_PIECES = '150';
+/** Of a longer output, nobody asks whether it is all. */
+const MOST_ASKED = 300;
 
 export interface IOutputTools {
   job: IJobView;
@@ -58,16 +60,19 @@ export function Output(props: {
   const [past, setPast] = React.useState(false);
   const box = React.useRef<HTMLDivElement>(null);
   const searching = text !== '' || levels.length > 0 || part !== undefined;
-  const back = past || searching;
+  const back = !job.deleted && (past || searching);
   const query = { rank, text, levels, part };
   const pager = usePager(job.id, back, query);
-  const beside = useBeside(job, open && !back);
+  const asks = open && !back && !job.deleted;
+  const beside = useBeside(job, asks);
+  const mayHaveOlder = useOlder(job, asks);
+  const older = asks && (beside ? beside.before !== '' : mayHaveOlder);
   const window = back ? pager.window : null;
   const paged = window?.pieces;
   // The view grows in place: a new last piece means new output.
   const last = job.output[job.output.length - 1];
   const live = React.useMemo(
-    () => outputLines(beside ?? job.output),
+    () => outputLines(beside?.pieces ?? job.output),
     // eslint-disable-next-line react-hooks/exhaustive-deps
     [job.output, last, beside]
   );
@@ -111,7 +116,7 @@ export function Output(props: {
         ) : (
           <span className="jp-Hp-label">{trans.__('Output')}</span>
         )}
-        {open && (
+        {open && !job.deleted && (
           <span className="jp-Hp-output-tools">
             {Tools && (
               <Tools
@@ -146,7 +151,7 @@ export function Output(props: {
         tabIndex={0}
         onScroll={onScroll}
       >
-        {open && (window ? window.before !== '' : !searching) && (
+        {open && (window ? window.before !== '' : older) && (
           <button
             type="button"
             className="jp-Hp-more"
@@ -257,10 +262,40 @@ function usePager(
   return pager;
 }
 
-/** The newest output of a job whose workers have printed more than its journal takes; else null. */
-function useBeside(job: IJobView, active: boolean): IOutputPiece[] | null {
+/** Whether there is output before that of the view. Until the server says no, there may be some. */
+function useOlder(job: IJobView, active: boolean): boolean {
   const { model } = useShared();
-  const [pieces, setPieces] = React.useState<IOutputPiece[] | null>(null);
+  const { output } = job;
+  const first = output.length > 0 && output.length <= MOST_ASKED && output[0];
+  // A snapshot has the same piece as another object.
+  const key = first ? `${first.time_s} ${first.member} ${first.text}` : '';
+  const [complete, setComplete] = React.useState('');
+  React.useEffect(() => {
+    if (!active || !key) {
+      return;
+    }
+    let gone = false;
+    const count = outputLines(output).length;
+    model.api.output(job.id, { tail: String(output.length + 1) }).then(
+      ({ pieces, before }) => {
+        if (!gone && !before && outputLines(pieces).length <= count) {
+          setComplete(key);
+        }
+      },
+      () => undefined // the connection's own state says so
+    );
+    return () => {
+      gone = true;
+    };
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [model, job.id, active, key]);
+  return active && !(key && complete === key);
+}
+
+/** The newest output of a job whose workers have printed more than its journal takes; else null. */
+function useBeside(job: IJobView, active: boolean): IOutputPage | null {
+  const { model } = useShared();
+  const [page, setPage] = React.useState<IOutputPage | null>(null);
   const newest = React.useRef(0);
   newest.current = job.output[job.output.length - 1]?.time_s ?? 0;
   const printed = job.output.length > 0;
@@ -288,13 +323,13 @@ function useBeside(job: IJobView, active: boolean): IOutputPiece[] | null {
           if (piece.time_s !== known) {
             known = piece.time_s;
             pause = ASK_MS[0];
-            const page = await model.api.output(job.id, { tail: LIVE_PIECES });
+            const found = await model.api.output(job.id, { tail: LIVE_PIECES });
             if (!gone) {
-              setPieces(page.pieces);
+              setPage(found);
             }
           }
         } else if (!gone) {
-          setPieces(null);
+          setPage(null);
         }
       } else {
         pause = ASK_MS[0];
@@ -315,7 +350,7 @@ function useBeside(job: IJobView, active: boolean): IOutputPiece[] | null {
       clearTimeout(timer);
     };
   }, [model, job.id, active, printed, ended]);
-  return pieces;
+  return page;
 }
 
 const Line = React.memo(

@@ -46,8 +46,11 @@ function useAsked<T>(
     problem: ''
   });
   const ended = TERMINAL_STATES.has(job.state);
-  const { id } = job;
+  const { id, deleted } = job;
   React.useEffect(() => {
+    if (deleted) {
+      return;
+    }
     let timer: ReturnType<typeof setTimeout>;
     let gone = false;
     let done = false;
@@ -80,7 +83,7 @@ function useAsked<T>(
       gone = true;
       clearTimeout(timer);
     };
-  }, [model, id, ended, place, ask]);
+  }, [model, id, deleted, ended, place, ask]);
   return asked;
 }
 

@@ -36,6 +36,7 @@ export function Share({ job }: { job: IJobView }): JSX.Element {
   return (
     <span className="jp-Hp-right jp-Hp-row">
       <Button
+        disabled={job.deleted}
         title={trans.__(
           'Copy the address of this job, for others whom this server lets in'
         )}
@@ -44,6 +45,7 @@ export function Share({ job }: { job: IJobView }): JSX.Element {
         {trans.__('Copy link')}
       </Button>
       <Button
+        disabled={job.deleted}
         icon={downloadIcon}
         title={trans.__(
           'Save the report: one file that needs no server, to be mailed or kept'
@@ -53,6 +55,7 @@ export function Share({ job }: { job: IJobView }): JSX.Element {
         {trans.__('Report')}
       </Button>
       <Button
+        disabled={job.deleted}
         icon={downloadIcon}
         title={trans.__('Save a picture of the loss and the nodes (PNG)')}
         onClick={picture}

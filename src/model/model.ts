@@ -266,9 +266,18 @@ export class HyperpodModel implements IDisposable {
       case 'problem':
         if (message.topic !== undefined) {
           this._problems.set(message.topic, message.text);
+          this._noteDeleted(message.topic, message.text);
           this._tell(message.topic);
         }
         break;
+    }
+  }
+
+  /** A job that was deleted while the connection was away is refused when it is followed again. */
+  private _noteDeleted(topic: string, text: string): void {
+    const view = this._views.get(topic);
+    if (view && text.startsWith(`no job ${topic};`)) {
+      view.deleted = true;
     }
   }
 

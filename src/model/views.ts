@@ -107,6 +107,8 @@ export interface ILabels {
 
 export interface IJobView {
   id: string;
+  /** Only where its directory is gone: nothing can be asked about it any more. */
+  deleted?: boolean;
   name: string;
   state: JobState;
   reason: string;

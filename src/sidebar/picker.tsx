@@ -114,13 +114,14 @@ function Row(props: {
         </span>
       </label>
       <span
-        className="jp-Hp-small jp-Hp-clip"
-        title={said(cluster.problem, trans)}
+        className={
+          cluster.problem ? 'jp-Hp-small jp-Hp-wrap' : 'jp-Hp-small jp-Hp-clip'
+        }
       >
         {backend === 'local' ? (
           <Local />
         ) : cluster.problem ? (
-          trans.__('does not answer')
+          said(cluster.problem, trans)
         ) : cluster.asked ? (
           stateTally(cluster.states, trans)
         ) : null}

@@ -157,10 +157,10 @@ function apart<T extends { at: number }>(
     });
 }
 
-/** `0.003`, `1e-4`, `12000`. */
+/** `0.0001`, `1e-5`, `12000`: as the table has them. */
 export function numberText(value: number): string {
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e5)
+  return size !== 0 && (size < 1e-4 || size >= 1e5)
     ? Number(value.toPrecision(3)).toExponential()
     : `${Number(value.toPrecision(4))}`;
 }

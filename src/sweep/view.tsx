@@ -150,13 +150,19 @@ function bestText(
   const values = Object.entries(best.told).map(
     ([name, value]) => `${name}=${value}`
   );
-  return trans.__(
-    'The best %1 so far: %2, in %3 (%4).',
-    found.metric,
-    best.value_text,
-    titleOf(found, best, trans),
-    values.join(', ')
-  );
+  const { metric } = found;
+  const value = best.value_text;
+  const title = titleOf(found, best, trans);
+  const given = values.join(', ');
+  return found.live
+    ? trans.__(
+        'The best %1 so far: %2, in %3 (%4).',
+        metric,
+        value,
+        title,
+        given
+      )
+    : trans.__('The best %1: %2, in %3 (%4).', metric, value, title, given);
 }
 
 /** How many trials there are, have ended, and are left by the ranges. */

@@ -105,6 +105,20 @@ async def test_snapshot_then_events(connect: Connect, make_job: MakeJob) -> None
     assert client.snapshots == [job.id] and not client.gaps and not client.problems
 
 
+async def test_a_followed_job_that_is_deleted_says_so(connect: Connect, make_job: MakeJob) -> None:
+    job = make_job()
+    with event_writer(job.events, "coordinator") as journal:
+        state(journal, "running")
+        state(journal, "stopped")
+    client = await connect()
+    await client.subscribe("jobs", job.id)
+    await client.until(lambda: job.id in client.views)
+    assert "deleted" not in client.views[job.id]
+    shutil.rmtree(job.path)
+    await client.until(lambda: client.views[job.id].get("deleted"))
+    assert client.views[job.id]["state"] == "stopped" and not client.problems
+
+
 async def test_a_topic_needs_the_right_to_read_its_kind(connect: Connect, jp_serverapp: Any, make_job: MakeJob) -> None:
     class JobsAlone(type(jp_serverapp.authorizer)):  # type: ignore[misc]
         def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:

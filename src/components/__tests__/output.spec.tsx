@@ -106,3 +106,28 @@ it('searches and marks what it finds', async () => {
   expect(find('mark').textContent).toBe('line 2');
   expect(find('[role="status"]').textContent).toBe('All output was searched.');
 });
+
+it('offers older output only where there is some', async () => {
+  const only = jest.fn(async () => ({
+    pieces: [piece(5, 'line 5\n')],
+    after: '',
+    before: '',
+    more: false
+  }));
+  draw(
+    <Output job={job('succeeded')} />,
+    shared({ api: { output: only } } as any)
+  );
+  await settle(10);
+  expect(texts()).toEqual(['line 5']);
+  expect(host.querySelector('.jp-Hp-more')).toBeNull();
+});
+
+it('asks for nothing where the job was deleted', async () => {
+  const ended = job('stopped');
+  draw(<Output job={{ ...ended, deleted: true }} />, given());
+  await settle(10);
+  expect(texts()).toEqual(['line 5']);
+  expect(host.querySelector('button, input')).toBeNull();
+  expect(output).not.toHaveBeenCalled();
+});

@@ -186,6 +186,17 @@ describe('HyperpodModel', () => {
     expect(model.problem(ID)).toBeNull();
   });
 
+  it('knows that a job was deleted while the connection was away', async () => {
+    await connected();
+    model.watch(ID);
+    socket().say({ type: 'snapshot', topic: ID, view: newJobView(ID) });
+    socket().say({ type: 'problem', topic: ID, text: 'too many topics' });
+    expect(model.job(ID)!.deleted).toBeUndefined();
+    const text = `no job ${ID}; a list shows the jobs`;
+    socket().say({ type: 'problem', topic: ID, text });
+    expect(model.job(ID)!.deleted).toBe(true);
+  });
+
   it('lists a followed job as fresh as its last event', async () => {
     await connected();
     model.watch(ID);

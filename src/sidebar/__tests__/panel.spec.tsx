@@ -374,7 +374,15 @@ describe('several clusters', () => {
     const api = {
       clusters: jest.fn(async (context: string) =>
         context
-          ? [at({ ...cloud, context, usual: false, asked: true, problem: 'x' })]
+          ? [
+              at({
+                ...cloud,
+                context,
+                usual: false,
+                asked: true,
+                problem: 'It refuses.'
+              })
+            ]
           : found
       )
     };
@@ -405,7 +413,7 @@ describe('several clusters', () => {
     expect(remember.mock.calls).toEqual([[{ backend: 'slurm' }]]);
     await click('[data-cluster="kubernetes/far"] button');
     expect(asked).toHaveBeenLastCalledWith('far');
-    expect(rows()[3]).toBe('Kubernetes: fardoes not answerLook');
+    expect(rows()[3]).toBe('Kubernetes: farIt refuses.Look');
     await click('[data-cluster="kubernetes/far"] button');
     expect(asked.mock.calls.filter(([name]) => name === 'far')).toHaveLength(2);
   });

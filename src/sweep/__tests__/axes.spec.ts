@@ -4,6 +4,7 @@ import {
   grades,
   heightBetween,
   METRIC,
+  numberText,
   ordered,
   passes,
   stopFrom,
@@ -125,4 +126,14 @@ test('a file of the trials has no formula for a spreadsheet', () => {
   expect(text).toBe(
     "trial,job,state,lr,kind,accuracy\n1,first-1-abcdefgh,succeeded,1,'=1+1,-0.5\n"
   );
+});
+
+it('writes numbers as the table does', () => {
+  expect([1e-5, 1e-4, 1e-3, 0.01, 1e5].map(numberText)).toEqual([
+    '1e-5',
+    '0.0001',
+    '0.001',
+    '0.01',
+    '1e+5'
+  ]);
 });

@@ -75,6 +75,15 @@ it('shows the line of the row that has the focus', async () => {
   expect(host.querySelector('.jp-Hp-shown')).not.toBeNull();
 });
 
+it('calls the best value the best so far only while trials run', async () => {
+  const words = () => find('.jp-Hp-trialshead .jp-Hp-quiet').textContent;
+  await look(found({ live: true }));
+  expect(words()).toContain('The best accuracy so far: 0.9');
+  act(() => draw(<></>));
+  await look(found());
+  expect(words()).toContain('The best accuracy: 0.9');
+});
+
 it('says how far a sweep is that goes on', async () => {
   const going = trial(2, { lr: 0.01, kind: 'sgd' }, null, { state: 'running' });
   await look(
