@@ -16,7 +16,7 @@ EXIT_LEFT = 75  # EX_TEMPFAIL of sysexits.h: nothing has ended, and another host
 LOOK_S = 0.2
 RETURNS_S = 10.0  # a supervisor that has died is started again within that time
 LEAVES_S = 10.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")  # not all systems have all of them
 HANGS = f"the supervisor did not leave within {LEAVES_S:g} s; jobs go on with the next host that serves the store"
 LEFT = "this host has left; jobs go on where nodes are left to them, and the next host that serves the store continues"
 
@@ -65,9 +65,13 @@ def _leave(store: Store) -> bool:
 def told() -> Iterator[list[signal.Signals]]:
     """The signals that have come, which do nothing else meanwhile."""
     found: list[signal.Signals] = []
-    before = {one: signal.signal(one, lambda number, _: found.append(signal.Signals(number))) for one in SIGNALS}
+    before = {one: signal.signal(one, lambda number, _: found.append(signal.Signals(number))) for one in _signals()}
     try:
         yield found
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    return [signal.Signals[name] for name in NAMES if name in signal.Signals.__members__]
