@@ -117,6 +117,7 @@ test.describe.serial('with the keyboard alone', () => {
   }) => {
     const { writer } = await replay(server, '--steps', '5000');
     const panel = page.locator('#jp-hyperpod-sidebar');
+    await page.reload(); // the panel asks for clusters once per minute, and did before their file was written
     try {
       await test.step('the panel', async () => {
         keys.view('Panel');

@@ -131,7 +131,9 @@ test.describe('a recorded job', () => {
     const went = dashboard.locator('.jp-Hp-waterfall');
     await expect(went).toContainText('In committed steps');
     await expect(went.locator('tr[data-kind="lost"]').first()).toBeVisible();
-    const curves = dashboard.locator('.jp-Hp-curves');
+    const curves = dashboard
+      .locator('.jp-Hp-curves')
+      .filter({ has: page.getByLabel('Logarithmic') });
     await curves.getByLabel('Logarithmic').check();
     await expect(
       curves.locator('.jp-Hp-chart .jp-Hp-curve').first()
