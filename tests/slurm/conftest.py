@@ -60,6 +60,15 @@ class Gated:
             run.until_step(step, timeout_s)
 
 
+def exact(run: Run, reference: Run, coordinators: int, timeout_s: float = 120) -> None:
+    """The job has ended with the bits of the reference and all its members, and so many coordinators served it."""
+    run.finish(timeout_s=timeout_s)
+    run.same_as(reference)
+    writers = {event.writer for event in run.events if event.writer.startswith("coordinator.")}
+    assert len(writers) == coordinators, run.story()
+    assert not run.of_kind("member.lost"), run.story()
+
+
 @pytest.fixture
 def bed(switched_on: Testbed) -> Iterator[Testbed]:
     yield switched_on

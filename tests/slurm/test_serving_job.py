@@ -13,7 +13,7 @@ import pytest
 from jupyter_hyperpod.storage import host_lease
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import TRAIN, Run
-from tests.slurm.conftest import COMMAND
+from tests.slurm.conftest import COMMAND, exact
 from tests.support.slurm import CONTROLLER, Testbed
 
 SUBMITTER, STANDBY = "login1", "login2"
@@ -67,21 +67,13 @@ def serving_job(bed: Testbed, tmp_path: Path) -> Iterator[ServingJob]:
         found.on(host, "cluster", "stop", check=False)
 
 
-def exact(run: Run, reference: Run, coordinators: int) -> None:
-    run.finish(timeout_s=180)
-    run.same_as(reference)
-    writers = {event.writer for event in run.events if event.writer.startswith("coordinator.")}
-    assert len(writers) == coordinators, run.story()
-    assert not run.of_kind("member.lost"), run.story()
-
-
 def test_the_host_from_which_jobs_are_submitted_may_be_lost(serving_job: ServingJob, reference: Run) -> None:
     node = serving_job.begin()
     run = serving_job.submit(pause_s=0.2)
     run.until_step(3, 90)
     assert f"the supervisor is on {node}" in serving_job.on(SUBMITTER, "cluster", "status")
     serving_job.bed.power_cut(SUBMITTER)
-    exact(run, reference, coordinators=1)
+    exact(run, reference, coordinators=1, timeout_s=180)
     assert serving_job.serving() == node and not run.view["incidents"]
 
 
@@ -90,7 +82,7 @@ def test_the_serving_job_is_requeued(serving_job: ServingJob, reference: Run) ->
     run = serving_job.submit(pause_s=0.4)
     run.until_step(3, 90)
     serving_job.bed.run(SUBMITTER, "scancel", "--batch", "--signal=USR1", serving_job.number)
-    exact(run, reference, coordinators=2)
+    exact(run, reference, coordinators=2, timeout_s=180)
     assert serving_job.serving() in serving_job.bed.nodes and serving_job.state() == "RUNNING"
 
 
@@ -100,7 +92,7 @@ def test_the_serving_job_is_cancelled_and_a_standby_takes_over(serving_job: Serv
     run = serving_job.submit(pause_s=0.2)
     run.until_step(3, 90)
     serving_job.bed.run(SUBMITTER, "scancel", serving_job.number)
-    exact(run, reference, coordinators=2)
+    exact(run, reference, coordinators=2, timeout_s=180)
     assert serving_job.serving() == STANDBY
 
 

@@ -12,7 +12,7 @@ from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage import host_lease
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import TRAIN, Run
-from tests.slurm.conftest import COMMAND
+from tests.slurm.conftest import COMMAND, exact
 from tests.support.slurm import Testbed
 
 FIRST, SECOND = "login1", "login2"
@@ -58,14 +58,6 @@ def logins(bed: Testbed, tmp_path: Path) -> Iterator[Logins]:
     bed.restore()
     for host in bed.logins:
         found.on(host, "cluster", "stop", check=False)
-
-
-def exact(run: Run, reference: Run, coordinators: int) -> None:
-    run.finish(timeout_s=120)
-    run.same_as(reference)
-    writers = {event.writer for event in run.events if event.writer.startswith("coordinator.")}
-    assert len(writers) == coordinators, run.story()
-    assert not run.of_kind("member.lost"), run.story()
 
 
 def test_the_submit_host_loses_its_power_and_the_standby_takes_over(logins: Logins, reference: Run) -> None:
