@@ -13,7 +13,7 @@ from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.conftest import TRAIN, Run
+from tests.runtime.conftest import Run
 from tests.slurm.conftest import COMMAND, Gated, Submit
 from tests.support.slurm import CONTROLLER, Testbed
 
@@ -24,9 +24,11 @@ XID = "NVRM: Xid (PCI:0000:00:1e.0): {}, pid=1, name=python3, text"
 STATUS = "sagemaker.amazonaws.com/node-health-status"
 
 
-def training(job: Submit, *options: str, pause_s: float = 0.15, source: str = TRAIN) -> Run:
-    fixed = ["--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}"]
-    run = job(*fixed, *options, pause_s=pause_s, source=source)
+OPTIONS = ("--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}")
+
+
+def training(job: Submit, pause_s: float = 0.15) -> Run:
+    run = job(*OPTIONS, pause_s=pause_s)
     run.until_world(3, START_S)
     return run
 
@@ -47,15 +49,16 @@ def info(bed: Testbed, node: str) -> NodeInfo:
 
 def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run, tmp_path: Path) -> None:
     gate = Gated(tmp_path)
-    gate.let(2)
-    run = training(job, "--env", f"GATE={gate.path}", source=gate.source)
+    gate.let(1)  # a late node begins when a step is committed
+    run = job(*OPTIONS, "--env", f"GATE={gate.path}", source=gate.source)
+    gate.until_whole(run, 3, START_S)
     victim = run.node_of(1)
     bed.until(lambda: health(run, victim)["action"] == "watch", "the node is watched", START_S)
     log(bed, victim, 74)
     bed.until(lambda: info(bed, victim).reason == "Action:Replace", "replacement is asked for", START_S)
     assert info(bed, victim).out
     assert health(run, victim)["labels"][STATUS] == "UnschedulablePendingReplacement"
-    gate.let(6)  # it leaves after a step
+    gate.let(run.view["step"] + 2)  # it leaves after a step
     run.until(lambda: victim not in {member["node"] for member in run.view["members"]}, START_S)
     gate.until_whole(run, 3, START_S)
     gate.let(24)
