@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from jupyterlab_server.config import get_page_config
 
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.server.extension import HyperpodExtension
 from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE
+from jupyter_hyperpod.system.usage import SAMPLES_OFF, SAMPLES_VARIABLE
 
 TREE = Path(__file__).resolve().parents[1]
 PAGE = (TREE / "docs" / "switch-off.md").read_text()
@@ -38,6 +40,16 @@ def test_the_server_has_what_the_page_configures() -> None:
         trait.validate(HyperpodExtension(), {"False": False, '"off"': "off", "0": 0.0}[value])
     assert HyperpodExtension.standby.default_value is False and HyperpodExtension.keep_jobs.default_value == ""
     assert f"{ENCRYPT_VARIABLE}=off" in PAGE
+
+
+def test_a_server_or_a_person_wants_no_samples_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"{SAMPLES_VARIABLE}={SAMPLES_OFF}" in PAGE and "node_samples = False" in PAGE
+    monkeypatch.delenv(SAMPLES_VARIABLE, raising=False)
+    assert SAMPLES_VARIABLE not in jobs.complete({})["env"]
+    monkeypatch.setenv(SAMPLES_VARIABLE, "OFF")
+    assert jobs.complete({"env": {"A": "b"}})["env"] == {SAMPLES_VARIABLE: SAMPLES_OFF, "A": "b"}
+    wanted = {SAMPLES_VARIABLE: "on"}
+    assert jobs.complete({"env": wanted})["env"] == wanted, "what is said for one job counts"
 
 
 def test_a_part_is_switched_off_and_on_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
 from ..storage.store import Store
+from ..system.usage import SAMPLES_OFF, SAMPLES_VARIABLE
 from .contents import MountContents
 from .contract import Contract
 from .handlers import ROUTES
@@ -66,6 +67,12 @@ class HyperpodExtension(ExtensionApp):
         help="After how long without a job, a schedule and a request a local cluster ends by itself, such as 30min or "
         "4h; off: never. Clusters get it that are started from this server, its notebooks and its terminals. "
         f"Empty: as ${IDLE_VARIABLE} says, else 4h.",
+    ).tag(config=True)
+    node_samples = Bool(
+        True,
+        help="Whether what jobs use on their nodes is sampled: CPU time, memory, network, devices. False: not for jobs "
+        f"that are submitted from this server, its notebooks and its terminals; ${SAMPLES_VARIABLE} is then "
+        f"`{SAMPLES_OFF}` there.",
     ).tag(config=True)
     poll_interval_s = Float(
         0.05,
@@ -147,6 +154,8 @@ class HyperpodExtension(ExtensionApp):
         """Build the handlers' shared services, without starting threads or touching the store."""
         if self.idle_timeout:
             os.environ[IDLE_VARIABLE] = self.idle_timeout  # kernels and terminals inherit it
+        if not self.node_samples:
+            os.environ[SAMPLES_VARIABLE] = SAMPLES_OFF
         assert self.serverapp is not None
         assert self.serverapp.event_logger is not None
         self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")

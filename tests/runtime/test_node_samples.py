@@ -126,6 +126,16 @@ while time.process_time() < 4.0:
 
 
 @pytest.mark.slow
+def test_a_job_whose_person_wants_no_samples_has_none(job: Submit) -> None:
+    both = job(BUSY, nodes=2, spares=0, env={usage.SAMPLES_VARIABLE: "off"}), job(BUSY, nodes=2, spares=0)
+    for run in both:
+        run.finish()
+    without, with_samples = (resources_for_browser(run.store, run.job_id) for run in both)
+    assert without["times_s"] == [] and without["lines"] == [], without
+    assert len(with_samples["times_s"]) > 1
+
+
+@pytest.mark.slow
 def test_what_the_processes_of_a_real_job_use(job: Submit) -> None:
     run = job(BUSY, nodes=2, spares=0)
     run.finish()

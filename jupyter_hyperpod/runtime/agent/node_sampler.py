@@ -52,11 +52,14 @@ class NodeSampler:
         self._next_s = 0.0
         self._before: _Counters | None = None
         self._page, self._ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-        self._works = os.path.exists("/proc/self/statm")  # of Linux
+        self._works = os.path.exists("/proc/self/statm") and not usage.samples_switched_off()  # of Linux
         self._devices: nvml.Devices | None = None
 
     def due(self, now_s: float, times: Times) -> NodeSampled | None:
-        """A sample, where it is time; None before, and where this system does not tell. ``times``: of the worker."""
+        """A sample, where it is time; None before, and where this system does not tell or nobody wants to know.
+
+        ``times``: of the worker.
+        """
         if not self._works or now_s < self._next_s:
             return None
         began_s = time.thread_time()
