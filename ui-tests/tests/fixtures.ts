@@ -245,6 +245,16 @@ export async function openNotebook(
   await expect(page.locator('.jp-Notebook .jp-Cell').first()).toBeVisible();
 }
 
+/** Give the open notebook the focus, as a person has it who works there. */
+export async function focusNotebook(page: Page): Promise<void> {
+  const inside = () =>
+    page.evaluate(() => {
+      (window as any).jupyterapp.shell.currentWidget.content.activate();
+      return document.activeElement!.closest('.jp-Notebook') !== null;
+    });
+  await expect.poll(inside, 'the notebook has the focus').toBe(true);
+}
+
 /** Open a page as somebody else does, who shares nothing with this one's. */
 export async function openPage(browser: Browser, path: string): Promise<Page> {
   const context = await browser.newContext();

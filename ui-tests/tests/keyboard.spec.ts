@@ -1,78 +1,15 @@
 /**
  * Every view, used with the keyboard alone: no pointer moves here. What was pressed, and where that led, is kept in
- * test-output/ui/keyboard.txt.
+ * test-output/ui/keyboard.txt. Deployments are in serve.spec.ts.
  */
 
 import { mkdirSync, writeFileSync } from 'fs';
 import { dirname, join } from 'path';
 
-import { Locator, Page } from '@playwright/test';
-
-import { expect, openNotebook, replay, SHOTS, test } from './fixtures';
+import { expect, focusNotebook, openNotebook, replay, test } from './fixtures';
+import { button, Keys } from './keys';
 
 test.use({ suite: 'keyboard' });
-
-/** A view whose parts are further away than this is not usable by keyboard. */
-const MOST_TABS = 70;
-
-/** Presses keys, and writes down which, and where the focus was afterwards. */
-class Keys {
-  readonly log: string[] = [];
-
-  constructor(private readonly _page: Page) {}
-
-  view(name: string): void {
-    this.log.push('', `# ${name}`);
-  }
-
-  async press(...keys: string[]): Promise<void> {
-    for (const key of keys) {
-      await this._page.keyboard.press(key);
-    }
-    this.log.push(`${keys.join(' ')} → ${await this._where()}`);
-  }
-
-  async type(text: string): Promise<void> {
-    await this._page.keyboard.type(text);
-    this.log.push(`"${text}" → ${await this._where()}`);
-  }
-
-  /** Press Tab until the focus is there. */
-  async reach(target: Locator, key = 'Tab'): Promise<void> {
-    await expect(target).toBeVisible();
-    const passed: string[] = [];
-    for (let tabs = 0; tabs <= MOST_TABS; tabs++) {
-      const there = await target.evaluate(
-        element => element === document.activeElement
-      );
-      if (there) {
-        this.log.push(`${key} × ${tabs} → ${await this._where()}`);
-        return;
-      }
-      await this._page.keyboard.press(key);
-      passed.push(await this._where());
-    }
-    throw new Error(`not reached by ${key}, but: ${passed.join(', ')}`);
-  }
-
-  /** Run a command by its name in the palette. */
-  async command(name: string): Promise<void> {
-    await this._page.keyboard.press('Control+Shift+c');
-    await this._page.keyboard.type(name);
-    const first = this._page.locator('.lm-CommandPalette-item.lm-mod-active');
-    await expect(first).toContainText(name);
-    await this.press('Enter');
-  }
-
-  private _where(): Promise<string> {
-    return this._page.evaluate(() => {
-      const at = document.activeElement as HTMLElement;
-      const name = at.getAttribute('aria-label') ?? at.title ?? '';
-      const text = name || (at.textContent ?? '').trim().slice(0, 40);
-      return `${at.getAttribute('role') ?? at.tagName.toLowerCase()} "${text}"`;
-    });
-  }
-}
 
 const KUBERNETES = `apiVersion: v1
 kind: Config
@@ -83,12 +20,6 @@ contexts:
 - {name: two, context: {cluster: far, user: me}}
 current-context: one
 `;
-
-function button(within: Locator, name: string | RegExp): Locator {
-  return within.getByRole('button', { name });
-}
-
-const written: string[] = [];
 
 test.describe.serial('with the keyboard alone', () => {
   let keys: Keys;
@@ -103,12 +34,7 @@ test.describe.serial('with the keyboard alone', () => {
     write(join(server.store, 'shared', 'runs', 'notes.md'), '# A run\n');
   });
 
-  test.afterEach(() => {
-    written.push(...keys.log);
-    mkdirSync(SHOTS, { recursive: true });
-    const path = join(SHOTS, '..', 'keyboard.txt');
-    writeFileSync(path, `${written.join('\n')}\n`);
-  });
+  test.afterEach(() => keys.keep('keyboard'));
 
   test('the panel, the choice of a cluster and a job are used', async ({
     page,
@@ -273,12 +199,7 @@ test.describe.serial('with the keyboard alone', () => {
     await test.step('the form "Run on cluster"', async () => {
       keys.view('Run on cluster');
       await openNotebook(page, server, 'plain.ipynb', 'print("hello")');
-      const inside = () =>
-        page.evaluate(() => {
-          (window as any).jupyterapp.shell.currentWidget.content.activate();
-          return document.activeElement!.closest('.jp-Notebook') !== null;
-        });
-      await expect.poll(inside, 'the notebook has the focus').toBe(true);
+      await focusNotebook(page);
       await keys.press('Control+Alt+Enter');
       const form = page.locator('.jp-Hp-rundialog');
       await expect(form.getByLabel('Nodes')).toBeFocused();
