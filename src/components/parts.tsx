@@ -76,7 +76,7 @@ export function ProgressBar(props: {
       data-state={props.state}
       data-unknown={percent === null || undefined}
     >
-      <div style={{ width: `${percent ?? 0}%` }} />
+      <div style={{ '--hp-part': props.value ?? 0 } as React.CSSProperties} />
     </div>
   );
 }

@@ -8,10 +8,9 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Api, ApiError, IServerSettings, ServerMessage, Stream } from '../api';
 import { TERMINAL_STATES } from './events';
 import { foldCluster, foldJob } from './fold';
+import { Pace } from './pace';
 import type { Cursor, IClusterView, IJobSummary, IJobView } from './views';
 
-/** The least time between two notifications of a topic, so that a burst of events is one redraw. */
-const QUIET_MS = 50;
 /** Retry delay until the first request succeeds; afterwards the stream has its own back-off. */
 const RETRY_MS = 5000;
 /** How many views of unwatched jobs are kept, so that watching one again needs no snapshot. */
@@ -349,7 +348,9 @@ export class HyperpodModel implements IDisposable {
 
   /** Emit when the first topic is due that has changed: one topic's news does not make another one's wait. */
   private _plan(): void {
-    const due_ms = Math.min(...[...this._dirty].map(topic => this._due(topic)));
+    const due_ms = Math.min(
+      ...[...this._dirty].map(topic => this._pace.due(topic))
+    );
     if (due_ms < this._planned_ms) {
       window.clearTimeout(this._timer);
       this._planned_ms = due_ms;
@@ -358,28 +359,20 @@ export class HyperpodModel implements IDisposable {
     }
   }
 
-  private _due(topic: string): number {
-    return (this._told_ms.get(topic) ?? -QUIET_MS) + QUIET_MS;
-  }
-
   private _emit(): void {
     const now_ms = performance.now();
     const limit_ms = Math.max(now_ms, this._planned_ms); // a timer may be a little early
     this._planned_ms = Infinity;
     const changed = new Set(
-      [...this._dirty].filter(topic => this._due(topic) <= limit_ms)
+      [...this._dirty].filter(topic => this._pace.due(topic) <= limit_ms)
     );
-    for (const [topic, told_ms] of this._told_ms) {
-      if (told_ms + QUIET_MS <= now_ms) {
-        this._told_ms.delete(topic);
-      }
-    }
-    for (const topic of changed) {
-      this._dirty.delete(topic);
-      this._told_ms.set(topic, now_ms);
-    }
+    changed.forEach(topic => this._dirty.delete(topic));
+    this._pace.begin(changed, now_ms);
     if (this._dirty.size > 0) {
       this._plan();
+    }
+    if (changed.size === 0) {
+      return; // drawing took so long that its topic has to wait for longer
     }
     this._changed.emit(changed);
     if (changed.has('cluster')) {
@@ -407,8 +400,7 @@ export class HyperpodModel implements IDisposable {
   private _timer = 0;
   /** When the next topic is due. */
   private _planned_ms = Infinity;
-  /** When a topic was last told. */
-  private readonly _told_ms = new Map<string, number>();
+  private readonly _pace = new Pace();
   private _retry = 0;
   private _started = false;
   private _isDisposed = false;
