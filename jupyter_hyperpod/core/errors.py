@@ -33,6 +33,10 @@ class StoreError(HyperpodError):
     """The job store cannot be read or written: a full disk, permissions."""
 
 
+class Foreign(StoreError):
+    """The job store belongs to somebody else, who has not allowed this."""
+
+
 class Hangs(StoreError):
     """A mount did not answer in time."""
 

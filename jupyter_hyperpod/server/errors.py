@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado import web
 
-from ..core.errors import ClusterError, Conflict, Denied, Hangs, HyperpodError, NotFound, StoreError, UserError
+from ..core.errors import ClusterError, Conflict, Denied, Foreign, Hangs, HyperpodError, NotFound, StoreError, UserError
 
 # the first match counts
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
@@ -16,6 +16,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (Conflict, 409),
     (UserError, 400),
     (Hangs, 504),
+    (Foreign, 403),
     (StoreError, 507),
     (ClusterError, 503),
     (TimeoutError, 503),

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..core.errors import StoreError
+from ..core.errors import Foreign, StoreError
 from ..system import portable
 from ..system.users import group_name, user_name
 from .member_files import MEMBERS
@@ -72,7 +72,7 @@ def owner_elsewhere(root: Path) -> str:
 
 
 def place_of_commands(commands: Path) -> Path:
-    """Where the user of this process leaves a command for a job. Raises StoreError where the user may not operate."""
+    """Where the user of this process leaves a command for a job. Raises Foreign where the user may not operate."""
     try:
         owner = os.stat(commands).st_uid
     except OSError as error:
@@ -81,7 +81,7 @@ def place_of_commands(commands: Path) -> Path:
         return commands
     members = commands / MEMBERS
     if not portable.may_access(members, os.W_OK | os.X_OK):
-        raise StoreError(
+        raise Foreign(
             f"the job belongs to {user_name(owner)}, and you may not operate it; ask {user_name(owner)} to run "
             "`jupyter hyperpod share GROUP:operate` with a group of yours"
         )
@@ -144,7 +144,7 @@ def _own(root: Path) -> None:
     if not portable.HAS_USERS:
         raise StoreError("a store is shared by the modes of its files, which this system does not have")
     if os.stat(root).st_uid != portable.user_id():
-        raise StoreError(f"the store {root} belongs to {user_name(os.stat(root).st_uid)}, who alone may share it")
+        raise Foreign(f"the store {root} belongs to {user_name(os.stat(root).st_uid)}, who alone may share it")
 
 
 def _settings(root: Path, sharing: Sharing) -> None:

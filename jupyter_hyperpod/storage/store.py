@@ -40,7 +40,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..core.backend_options import has_remote_head
-from ..core.errors import HyperpodError, NotFound, SpecError, StoreError
+from ..core.errors import Foreign, HyperpodError, NotFound, SpecError, StoreError
 from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 from ..system import portable
@@ -217,7 +217,7 @@ class Store:
         return self
 
     def refuse_foreign(self) -> None:
-        """Raise StoreError where the store belongs to another user, or where others may write in it."""
+        """Raise Foreign where the store belongs to another user, StoreError where others may write in it."""
         try:
             found = self.root.stat()
         except OSError:
@@ -225,7 +225,7 @@ class Store:
         elsewhere = f"take a store of your own with ${ENVIRONMENT_VARIABLE}"
         if portable.user_id() not in (0, found.st_uid):
             only = ", who alone submits jobs, deletes them and starts the cluster" if self.is_shared() else ""
-            raise StoreError(f"the store {self.root} belongs to {user_name(found.st_uid)}{only}; {elsewhere}")
+            raise Foreign(f"the store {self.root} belongs to {user_name(found.st_uid)}{only}; {elsewhere}")
         mode = portable.permissions(found)
         by_group = mode & stat.S_IWGRP and found.st_gid != portable.group_id()
         if by_group or mode & stat.S_IWOTH:

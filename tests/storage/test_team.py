@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,83 +12,16 @@ import pytest
 from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import Store
 from tests.cells import train
-from tests.leaks import wait_until_gone
-from tests.storage.people import GROUPS, OPERATOR, OPERATORS, OWNER, READER, READERS, STRANGER, pass_through
+from tests.storage.people import OPERATOR, OWNER, READER, STRANGER
+from tests.storage.team import Team, needs_root, team_in
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can become other users"),
-]
-
-NAMES = {OWNER: "ada", OPERATOR: "bob", READER: "carol", STRANGER: "dan"}
-MARK = "TEST_TEAM_MARK"
-TREE = Path(__file__).resolve().parents[2]
-
-
-class Team:
-    """Four people and two groups that exist in the views of their own commands only."""
-
-    def __init__(self, place: Path, mark: str) -> None:
-        self.place, self.mark, self.root = place, mark, place / "store"
-        lines = ["root:x:0:0::/root:/bin/sh"]
-        for uid, name in NAMES.items():
-            (place / name).mkdir(mode=0o700)
-            os.chown(place / name, uid, uid)
-            lines.append(f"{name}:x:{uid}:{uid}::{place / name}:/bin/sh")
-        (place / "passwd").write_text("\n".join([*lines, ""]))
-        members = {
-            "team": (READERS, "ada,bob,carol"),
-            "ops": (OPERATORS, "ada,bob"),
-            **{n: (u, "") for u, n in NAMES.items()},
-        }
-        (place / "group").write_text("".join(f"{name}:x:{gid}:{who}\n" for name, (gid, who) in members.items()))
-        for name in ("passwd", "group"):
-            (place / name).chmod(0o644)
-        self.root.mkdir(mode=0o700)
-        os.chown(self.root, OWNER, OWNER)
-
-    def run(self, uid: int, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command line of a person."""
-        groups = ",".join(str(gid) for gid in (uid, *GROUPS[uid]))
-        view = [sys.executable, str(TREE / "tests" / "support" / "named_user.py"), str(self.place), str(uid), groups]
-        view += [str(Path(sys.base_prefix).resolve()), str(Path(sys.prefix).resolve()), str(TREE), "--"]
-        command = [sys.executable, "-m", "jupyter_hyperpod", *words, "--store", str(self.root)]
-        environment = {**os.environ, MARK: self.mark, "HOME": str(self.place / NAMES[uid]), "USER": NAMES[uid]}
-        return subprocess.run(
-            ["unshare", "--mount", "--propagation", "private", *view, *command],
-            cwd=self.place / NAMES[uid],
-            env={**environment, "PYTHONPATH": str(TREE)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    def done(self, uid: int, *words: str) -> str:
-        """The output of a command line that must succeed."""
-        found = self.run(uid, *words)
-        assert found.returncode == 0, (NAMES[uid], words, found.stdout, found.stderr)
-        return found.stdout
-
-    def refused(self, uid: int, *words: str) -> str:
-        """The sentence of a command line that must be refused."""
-        found = self.run(uid, *words)
-        assert found.returncode in (1, 2) and found.stdout == "", (NAMES[uid], words, found)
-        assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1, found.stderr
-        return found.stderr
+pytestmark = [pytest.mark.slow, needs_root]
 
 
 @pytest.fixture
 def team(tmp_path: Path) -> Iterator[Team]:
-    pass_through(tmp_path)
-    team = Team(tmp_path, f"team-{secrets.token_hex(6)}")
-    try:
+    with team_in(tmp_path) as team:
         yield team
-    finally:
-        team.run(OWNER, "cluster", "stop")
-        left = wait_until_gone(team.mark, 20, MARK)
-        for pid in left:
-            os.kill(pid, 9)
-        assert not left, f"the cluster was stopped but these went on: {left}"
 
 
 def test_members_operate_a_job_of_an_ordinary_user(team: Team, eventually: Callable[..., Any]) -> None:
