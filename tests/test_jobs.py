@@ -100,6 +100,7 @@ def test_the_launch_plan_says_where_everything_is_and_holds_no_secret(store: Sto
     mount = MountSpec("data", "/home/me/data", "/fsx/data")
     job = written(store, env={"A": "b", "HYPERPOD_JOB_ID": "not yours"}, threads=2, mounts=(mount,))
     plan = launch_plan(store, job, job.spec(), "digest")
+    assert plan.env["PYTHONHASHSEED"] == "0", "or each process starts again to have it"
     assert plan.env["HYPERPOD_JOB_ID"] == job.id and "A" not in plan.env and plan.env["OMP_NUM_THREADS"] == "2"
     assert Path(plan.env["HYPERPOD_CELL"]).read_text() == "pass"
     assert json.loads(plan.env["HYPERPOD_MOUNTS"]) == {"shared": str(store.shared), "data": "/fsx/data"}

@@ -14,6 +14,7 @@ from ..backends.source import source_digest
 from ..control.cluster import SOCKET
 from ..core.spec import HIDDEN, TURN_VARIABLE, JobSpec, LaunchPlan
 from ..mounts import table
+from ..storage.environment import HASH_SEED
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
 from ..system.processes import identify
 
@@ -27,6 +28,7 @@ PRELOAD = (
     "torch",
     "jupyter_hyperpod.runtime.worker.warmup:torch_first_use",
     AGENT,
+    "jupyter_hyperpod.runtime.agent.node_agent",  # which it imports late
     HEAD,
     "jupyter_hyperpod.runtime.worker.main",
     "jupyter_hyperpod.runtime.session.session",
@@ -82,6 +84,7 @@ def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(spec.threads),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": HASH_SEED,  # or each process would start again with it
         ENVIRONMENT_VARIABLE: str(store.root),
         **_of_old(spec),
         "HYPERPOD_JOB_ID": job.id,

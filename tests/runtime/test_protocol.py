@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import jupyter_hyperpod.runtime
 from jupyter_hyperpod.core.errors import ProtocolError
 from jupyter_hyperpod.policy.recovery import MemberState
-from jupyter_hyperpod.runtime.agent.main import Agent
+from jupyter_hyperpod.runtime.agent.node_agent import Agent
 from jupyter_hyperpod.runtime.coordinator.checkpoints import CheckpointTracker
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
 from jupyter_hyperpod.runtime.coordinator.draining import Draining

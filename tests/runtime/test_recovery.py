@@ -296,7 +296,20 @@ def test_strangers_at_the_doors_change_nothing(job: Submit, reference: Run) -> N
 
 
 def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit, eventually: Callable[..., object]) -> None:
-    run = job("print('short')", nodes=1)
+    late = _late_agent(job("print('short')", nodes=1), eventually)
+    assert late.returncode == 0
+
+
+def test_an_agent_takes_variables_of_its_job_before_it_imports_torch(
+    job: Submit, eventually: Callable[..., object]
+) -> None:
+    late = _late_agent(job("print('short')", nodes=1), eventually, "-X", "importtime")
+    begun = [line.rpartition("|")[2].strip() for line in late.stderr.splitlines() if "import time:" in line]
+    assert (begun.count("site"), begun.count("torch")) == (2, 1)
+
+
+def _late_agent(run: Run, eventually: Callable[..., object], *options: str) -> subprocess.CompletedProcess[str]:
+    """An agent that is started when its job is over, as a new interpreter."""
     run.finish()
     path = run.store.job(run.job_id).path
     word = path / "coordinator.json"
@@ -304,10 +317,11 @@ def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit, eventually: Ca
     environment = os.environ | {
         "HYPERPOD_JOB_DIR": str(path),
         "HYPERPOD_NODE": "node-9",
+        "PYTHONHASHSEED": "1",  # another one than the job has
         "HYPERPOD_CELL": str(run.store.cells / run.store.job(run.job_id).spec().cell_digest),
     }
-    late = subprocess.run([sys.executable, "-m", "jupyter_hyperpod.runtime.agent.main"], env=environment, timeout=60)
-    assert late.returncode == 0
+    command = [sys.executable, *options, "-m", "jupyter_hyperpod.runtime.agent.main"]
+    return subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
 
 
 def test_stop_while_recovering(job: Submit) -> None:
