@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -13,10 +14,13 @@ def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.agent.main``; everything is in the environment."""
     context = Context.from_environment()
     go_on_with(context.job, __name__, context.node)
+    gc.disable()  # importing leaves little garbage, and looking for it took a tenth of the time
     from .node_agent import Agent
     from .replica_processes import import_ahead
 
     import_ahead("numpy", "torch")
+    gc.freeze()  # a collection in a worker would copy what is shared with its agent
+    gc.enable()
     return Agent(context).run()
 
 
