@@ -39,9 +39,11 @@ TEXTS = {
 def write(path: Path) -> None:
     """Write both images into one archive that containerd imports."""
     python = Path(os.path.realpath(sys.executable))
+    found = layer(python_files(python), {"usr/bin/python3": str(python)})
+    package = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # pods import what tests do
     with tarfile.open(path, "w") as archive:
         described = [
-            add_image(archive, IMAGE, layer(python_files(python), {"usr/bin/python3": str(python)}), ["/bin/sh"]),
+            add_image(archive, IMAGE, found, ["/bin/sh"], package),
             add_image(archive, PAUSE, layer((), {}), ["/bin/busybox", "sleep", "2147483647"]),
         ]
         add_text(archive, "manifest.json", json.dumps(described))
