@@ -237,7 +237,6 @@ BAD_LINES = {
     "not a variable": ("%%hyperpod --push a.b\nprint(1)", "'a.b' is not a variable's name"),
     "function": ("%%hyperpod --push print_it\nprint(1)", "it holds a builtins.function"),
     "unknown verb": ("%hyperpod job", "did you mean jobs?"),
-    "no verb": ("%hyperpod", "arguments are required: VERB"),
     "unknown fault": ("%hyperpod fault explode --rank 0", "invalid choice"),
     "fault of a job": ("%hyperpod fault first-abcdefgh", "the kind of the fault comes first: fault kill --job first-"),
     "fault without aim": ("%hyperpod fault kill", "expected one of --rank, --node, --target"),
@@ -245,6 +244,7 @@ BAD_LINES = {
     "unknown job": ("%hyperpod stop nobody", "no job 'nobody'"),
     "job with a path": ("%hyperpod logs ../../secret", "not of the form"),
     "agent": ("%hyperpod health agent node-1", "in a terminal there"),
+    "nodes": ("%hyperpod cluster start 4", "takes no '4': write `cluster start --nodes 4`"),
     "cluster": ("%hyperpod cluster stop --nodes 3", "belong to `cluster start`"),
 }
 
@@ -284,7 +284,7 @@ def test_too_much_pushed_is_refused(shell: InteractiveShell) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["%%hyperpod --help", "%%hyperpod -h\nprint(1)", "%hyperpod --help", "%hyperpod fault -h"]
+    "cell", ["%%hyperpod --help", "%%hyperpod -h\nprint(1)", "%hyperpod --help", "%hyperpod", "%hyperpod fault -h"]
 )
 def test_help_is_no_error(shell: InteractiveShell, capfd: pytest.CaptureFixture[str], cell: str) -> None:
     run(shell, cell)
@@ -307,6 +307,7 @@ def complete(shell: InteractiveShell, text: str) -> list[str]:
 def test_completion_of_verbs_options_and_values(shell: InteractiveShell) -> None:
     shell.user_ns["alpha"] = 1
     assert complete(shell, "%hyperpod fa") == ["fault"]
+    assert complete(shell, "%hyperpod lis") == ["list"]
     assert complete(shell, "%hyperpod cluster st") == ["start", "status", "stop"]
     assert complete(shell, "%hyperpod fault kill --af") == ["--after-step"]
     assert complete(shell, "%%hyperpod --el") == ["--elastic"]

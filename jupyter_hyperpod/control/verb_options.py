@@ -132,6 +132,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``cluster``; an option that is not given is None (or False)."""
     actions = ("start", "status", "stop", "heal")
     parser.add_argument("action", choices=actions, metavar="ACTION", help="start, status, stop or heal")
+    parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # refused with the option that was meant
     parser.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
     parser.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
     parser.add_argument(
@@ -186,6 +187,10 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
 
     Raises SpecError for an option that belongs to another action.
     """
+    if options.word is not None:
+        meant = {"start": "--nodes", "heal": "--node"}.get(options.action)
+        said = f": write `cluster {options.action} {meant} {options.word}`" if meant else ""
+        raise SpecError(f"`cluster {options.action}` takes no {options.word!r}{said}")
     queues = None if options.queues is None else dict(options.queues)
     shape: dict[str, Any] = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
     shape["isolated"] = options.isolate_network or None

@@ -172,8 +172,8 @@ def parse(parser: Parser, line: str) -> argparse.Namespace:
         words = shlex.split(line)
     except ValueError as error:
         raise SpecError(f"{parser.prog}: {error} in {without_values(line)[:80]!r}") from None
-    if parser is verb_parser() and words:
-        words[0] = ALIASES.get(words[0], words[0])
+    if parser is verb_parser():
+        words = [ALIASES.get(words[0], words[0]), *words[1:]] if words else ["--help"]
     if parser is verb_parser() and words and not words[0].startswith("-") and words[0] not in VERB_HELP:
         raise SpecError(
             f"{parser.prog}: unknown verb {words[0][:40]!r}{near_matches(words[0], list(VERB_HELP))}; "

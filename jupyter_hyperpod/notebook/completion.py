@@ -14,7 +14,7 @@ from ..core.errors import HyperpodError
 from ..mounts import table
 from ..recipes import catalogue
 from ..storage.store import Store
-from .arguments import VERB_HELP, cell_parser, verb_parser
+from .arguments import ALIASES, VERB_HELP, cell_parser, verb_parser
 from .shell import Notebook
 
 MATCHER_ID = "hyperpod_matcher"
@@ -41,7 +41,7 @@ def candidates(line: str, line_number: int, notebook: Notebook) -> list[str]:
     if words[0] != "%hyperpod" or len(words) < 2:
         return []
     if len(words) == 2:
-        return list(VERB_HELP)
+        return [*VERB_HELP, *ALIASES]
     verb = _verb(words[1])
     return _after(verb, words[2:], notebook, words[1]) if verb else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from .rows import Rows
 from .shell import STOP_WAIT_S, Notebook
 
 COMMAND = "%hyperpod"
+OPEN_COMMAND = "hyperpod:open-trials"  # of JupyterLab
 UPDATE_S = 1.0
 
 
@@ -158,6 +160,16 @@ def sweep_html(sweep: Sweep) -> str:
         f"<div><strong>{html.escape(text_tables.clean(best))}</strong></div>" if best else "",
         f'<div style="margin-top:4px">{sweep_table.trials_table(sweep).html()}</div>',
         f'<div style="opacity:.75">{more}</div>' if more else "",
+        _link(sweep.id),
         "</div>",
     ]
     return "".join(parts)
+
+
+def _link(sweep_id: str) -> str:
+    """What opens the sweep in JupyterLab, whose extension shows it: elsewhere it would lead nowhere."""
+    told = html.escape(json.dumps({"sweep": sweep_id}), quote=True)
+    return (
+        f'<a class="jp-Hp-command" style="display:none" href="#" data-commandlinker-command="{OPEN_COMMAND}" '
+        f'data-commandlinker-args="{told}">Compare the trials</a>'
+    )

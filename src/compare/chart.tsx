@@ -318,8 +318,8 @@ function Curve(props: {
 
 export function tickText(value: number): string {
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e5)
-    ? Number(value.toPrecision(3)).toExponential()
+  return size !== 0 && (size < 1e-4 || size >= 1e5)
+    ? Number(value.toPrecision(3)).toExponential().replace('e+', 'e')
     : `${Number(value.toPrecision(4))}`;
 }
 

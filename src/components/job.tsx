@@ -232,6 +232,7 @@ export function JobStats({
   full?: boolean;
 }): JSX.Element {
   const { trans } = useShared();
+  const ended = TERMINAL_STATES.has(job.state);
   const rate = stepsPerSecond(job);
   const { session } = job;
   return (
@@ -249,8 +250,12 @@ export function JobStats({
           : '–'}
       </Stat>
       <Stat
-        name={trans.__('Members')}
-        title={trans.__('Members that train, of those wanted')}
+        name={ended ? trans.__('Members at the end') : trans.__('Members')}
+        title={
+          ended
+            ? trans.__('Members that trained last, of those wanted')
+            : trans.__('Members that train, of those wanted')
+        }
       >
         {job.world_size}
         <span className="jp-Hp-unit">

@@ -6,8 +6,16 @@ import type { IJobView } from '../model/views';
 import { useShared } from './context';
 import { Button } from './parts';
 
-/** The program's error: its place, the traceback with the cell's line, and a button that runs the cell again. */
-export function UserError({ job }: { job: IJobView }): JSX.Element | null {
+/**
+ * The program's error: its place, the traceback with the cell's line, and a button that runs the cell again.
+ *
+ * `folded`: the traceback is shown on request, where the kernel prints it, too.
+ */
+export function UserError(props: {
+  job: IJobView;
+  folded?: boolean;
+}): JSX.Element | null {
+  const { job, folded } = props;
   const { actions, trans } = useShared();
   const box = React.useRef<HTMLDivElement>(null);
   const calls = React.useRef<HTMLPreElement>(null);
@@ -21,6 +29,19 @@ export function UserError({ job }: { job: IJobView }): JSX.Element | null {
       ? error.node
       : trans.__('rank %1 on %2', error.rank, error.node);
   const shown = frames(error);
+  const traceback = (
+    <pre ref={calls} tabIndex={0} aria-label={trans.__('Traceback')}>
+      {shown.map((frame, index) => (
+        <div
+          key={index}
+          data-cell={frame.cell || undefined}
+          data-raised={frame.raised || undefined}
+        >
+          {frame.lines.join('\n')}
+        </div>
+      ))}
+    </pre>
+  );
   return (
     <div className="jp-Hp-error" ref={box}>
       <div className="jp-Hp-errorhead">
@@ -39,19 +60,15 @@ export function UserError({ job }: { job: IJobView }): JSX.Element | null {
           </Button>
         )}
       </div>
-      {shown.length > 0 && (
-        <pre ref={calls} tabIndex={0} aria-label={trans.__('Traceback')}>
-          {shown.map((frame, index) => (
-            <div
-              key={index}
-              data-cell={frame.cell || undefined}
-              data-raised={frame.raised || undefined}
-            >
-              {frame.lines.join('\n')}
-            </div>
-          ))}
-        </pre>
-      )}
+      {shown.length > 0 &&
+        (folded ? (
+          <details onToggle={() => showRaised(calls.current)}>
+            <summary>{trans.__('Traceback')}</summary>
+            {traceback}
+          </details>
+        ) : (
+          traceback
+        ))}
     </div>
   );
 }

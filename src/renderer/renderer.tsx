@@ -122,7 +122,7 @@ function Job(props: {
         </div>
       )}
       <Part name={trans.__('The error')}>
-        <UserError job={job} />
+        <UserError job={job} folded={props.streams} />
         <Failure job={job} />
       </Part>
       <Part name={trans.__('The figures')}>

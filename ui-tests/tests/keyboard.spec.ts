@@ -8,18 +8,9 @@ import { dirname, join } from 'path';
 
 import { expect, focusNotebook, openNotebook, replay, test } from './fixtures';
 import { button, Keys } from './keys';
+import { kubeconfig } from './kubeconfig';
 
 test.use({ suite: 'keyboard' });
-
-const KUBERNETES = `apiVersion: v1
-kind: Config
-clusters: [{name: far, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: me, user: {token: none}}]
-contexts:
-- {name: one, context: {cluster: far, user: me}}
-- {name: two, context: {cluster: far, user: me}}
-current-context: one
-`;
 
 test.describe.serial('with the keyboard alone', () => {
   let keys: Keys;
@@ -30,7 +21,7 @@ test.describe.serial('with the keyboard alone', () => {
       mkdirSync(dirname(path), { recursive: true });
       writeFileSync(path, text);
     };
-    write(join(server.home, '.kube', 'config'), KUBERNETES);
+    write(join(server.home, '.kube', 'config'), kubeconfig('one', 'two'));
     write(join(server.store, 'shared', 'runs', 'notes.md'), '# A run\n');
   });
 

@@ -91,6 +91,7 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await moves();
     await card.evaluate(element => element.scrollIntoView({ block: 'start' }));
     await picture(page, 'train-killed-node');
+    expect(await barriers(page, '.jp-Hp-card')).toEqual([]);
     // The kernel prints the same text below: the card shows it on request.
     await expect(card.locator('.jp-Hp-text')).toHaveCount(0);
     await card.getByRole('button', { name: 'Output' }).click();
@@ -143,6 +144,16 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await expect(
       lanes.getByRole('img', { name: /waits for the slowest \d+ %/ }).first()
     ).toBeVisible();
+    const resources = page.locator('.jp-Hp-dashboard .jp-Hp-curves', {
+      has: page.getByRole('heading', { name: 'Resources' })
+    });
+    for (const quantity of [/^CPU, of \d/, /^Memory, of /]) {
+      const chart = resources.locator('.jp-Hp-chart', { hasText: quantity });
+      const drawn = () => chart.locator('.jp-Hp-curve').count();
+      await expect.poll(drawn).toBeGreaterThanOrEqual(4); // a spare has one, too
+    }
+    await expect(resources.locator('.jp-Hp-chart')).toHaveCount(2);
+    await expect(resources).toContainText('The network is not sampled');
     const name = lanes.getByRole('button', { name: 'node-3' });
     await name.focus();
     await page.keyboard.press('Enter');
