@@ -2,7 +2,7 @@
 
 import { Page } from '@playwright/test';
 
-import { barriers, expect, picture, test } from './fixtures';
+import { barriers, expect, openNotebook, picture, test } from './fixtures';
 
 test.use({ suite: 'sweep' });
 
@@ -52,6 +52,21 @@ test.describe.serial('a sweep in parallel coordinates', () => {
     await expect(
       page.locator('.jp-Hp-dashboard:not(.jp-Hp-trials):visible')
     ).toContainText(job!.slice(-8));
+  });
+
+  test('opens from the table below a cell', async ({ page, server }) => {
+    const cells = [
+      '%load_ext jupyter_hyperpod',
+      `%hyperpod sweep follow ${sweep}`
+    ];
+    await openNotebook(page, server, 'sweep.ipynb', ...cells);
+    await page.menu.clickMenuItem('Run>Run All Cells'); // it follows two trials that never end
+    await page.getByRole('link', { name: 'Compare the trials' }).click();
+    await expect(page.locator(VIEW).getByRole('status')).toContainText(
+      '48 trials'
+    );
+    await page.menu.clickMenuItem('Kernel>Shut Down All Kernels…');
+    await page.getByRole('button', { name: 'Shut Down All' }).click();
   });
 
   test('a range leaves lines and rows, by pointer and by keyboard', async ({
