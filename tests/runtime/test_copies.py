@@ -79,6 +79,48 @@ def test_what_can_be_changed_in_place_is_the_same_object_afterwards() -> None:
         assert copier.merged(target, taken) is target
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(6.0).view(2, 3).t(),
+        torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1),
+    ],
+)
+def test_a_copy_lies_in_memory_as_it_did(value: Any) -> None:
+    """Sums and products over another order have other bits."""
+    copier = Copier()
+    taken = copier.copied(value, copier.copied(value.reshape(value.shape[::-1]).T if value.ndim == 2 else value))
+    there = copier.merged(None, travelled(taken))
+    assert (there == value).all() and type(there) is type(value)
+    expected = (value.stride(), there.stride()) if isinstance(value, torch.Tensor) else (value.strides, there.strides)
+    assert expected[0] == expected[1]
+    whole = value.contiguous() if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
+    assert state_codec.digest(value) == state_codec.digest(whole)
+
+
+def test_a_leaf_gets_gradients_there_too() -> None:
+    copier, value = Copier(), torch.ones(2, requires_grad=True)
+    taken = copier.copied(value, copier.copied(value))
+    assert copier.merged(None, travelled(taken)).requires_grad
+    assert not copier.copied(value.detach(), taken).requires_grad and not (value * 2).detach().requires_grad
+    assert state_codec.digest(value) == state_codec.digest(value.detach())
+
+
+def test_a_generator_goes_on_with_its_next_child() -> None:
+    for make in (np.random.default_rng, np.random.SeedSequence):
+        here = make(3)
+        here.spawn(2)
+        for children in (1, 9):
+            there = make(3)
+            there.spawn(children)
+            Copier().merged(there, travelled(Copier().copied(here)))
+            one, other = (np.random.default_rng(made.spawn(1)[0]).random() for made in (here, there))
+            assert one == other
+
+
 def test_generators_go_on_where_they_were() -> None:
     for make in (random.Random, np.random.default_rng, np.random.RandomState):
         here, there = make(3), make(4)

@@ -2,7 +2,8 @@
 
 Never pickle: a skeleton holds numbers, text, and containers of them; arrays travel as tensors; other types are refused.
 Each part of a skeleton is a dictionary of one kind: t tensor, s shard, n array, d dictionary, l list, u tuple, q deque,
-e set, f frozen set, x a value that JSON lacks, v any other value.
+e set, f frozen set, x a value that JSON lacks, v any other value. What is not contiguous, such as a transposed matrix,
+travels as if it were, beside the order of its dimensions in memory: sums over other orders have other bits.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _SEQUENCES: dict[str, Callable[..., Any]] = {"l": list, "u": tuple, "e": set, "f
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
-def pack(state: Any, on_device: bool = False) -> tuple[Skeleton, list[torch.Tensor]]:
+def pack(state: Any, on_device: bool = False, layouts: bool = True) -> tuple[Skeleton, list[torch.Tensor]]:
     """Split `state` (nested containers of tensors and scalars) into a JSON skeleton and its tensors in order.
 
-    Of a sharded tensor it takes this process's part. With ``on_device`` tensors stay where they are. Raises
-    TrainingError for other values.
+    Of a sharded tensor it takes this process's part. With ``on_device`` tensors stay where they are. ``layouts``: the
+    skeleton says how tensors lie in memory, and which are leaves that get gradients. Raises TrainingError for other
+    values.
     """
     tensors: list[torch.Tensor] = []
 
@@ -38,11 +40,16 @@ def pack(state: Any, on_device: bool = False) -> tuple[Skeleton, list[torch.Tens
         if isinstance(value, torch.Tensor):
             part = shards.local(value.detach())
             tensors.append((part if on_device else part.cpu()).contiguous())
-            shape = [str(part.dtype), list(part.shape)]
-            return {"s": [*shape, shards.describe(value)]} if shards.is_shard(value) else {"t": shape}
+            shape: list[Any] = [str(part.dtype), list(part.shape)]
+            if shards.is_shard(value):
+                return {"s": [*shape, shards.describe(value)]}
+            order = None if part.layout is not torch.strided or part.is_contiguous() else _order(part.stride())
+            is_leaf = value.requires_grad and value.is_leaf
+            return {"t": [*shape, order, is_leaf] if layouts and (order or is_leaf) else shape}
         if is_array(value):
             tensors.append(_as_tensor(value))
-            return {"n": [value.dtype.str, list(value.shape), isinstance(value, sys.modules["numpy"].ndarray)]}
+            shape = [value.dtype.str, list(value.shape), isinstance(value, sys.modules["numpy"].ndarray)]
+            return {"n": [*shape, *([_order(value.strides)] if layouts and not value.flags.c_contiguous else ())]}
         if isinstance(value, dict):
             return {"d": [[_key(key, path), walk(item, f"{path}.{key}")] for key, item in value.items()]}
         if (spelled := _spelled(value)) is not None:
@@ -86,11 +93,27 @@ def _as_tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(numpy.frombuffer(bytearray(array.tobytes()), numpy.uint8))
 
 
-def _as_array(tensor: torch.Tensor, dtype: str, shape: Sequence[int], whole: bool) -> Any:
+def _as_array(
+    tensor: torch.Tensor, dtype: str, shape: Sequence[int], whole: bool, order: Sequence[int] | None = None
+) -> Any:
     import numpy
 
     array = numpy.frombuffer(bytearray(tensor.numpy().tobytes()), numpy.dtype(dtype)).reshape(shape)
+    if order is not None:
+        array = numpy.ascontiguousarray(array.transpose(order)).transpose(_order(order, ascending=True))
     return array if whole else array[()]
+
+
+def _order(strides: Sequence[int], ascending: bool = False) -> list[int]:
+    """Dimensions from the one with the longest way to its next item on; ``ascending``: the inverse of an order."""
+    return sorted(range(len(strides)), key=lambda place: strides[place] if ascending else -strides[place])
+
+
+def _laid(tensor: torch.Tensor, order: Sequence[int] | None = None, is_leaf: bool = False) -> torch.Tensor:
+    """The tensor, which is contiguous, as its dimensions lay in memory before."""
+    if order is not None:
+        tensor = tensor.permute(*order).contiguous().permute(*_order(order, ascending=True))
+    return tensor.requires_grad_() if is_leaf else tensor
 
 
 def _spelled(value: Any) -> list[Any] | None:
@@ -119,7 +142,7 @@ def _read(kind: str, *parts: Any) -> Any:
     return torch.device(*parts) if kind == "device" else complex(*parts) if kind == "complex" else bytes.fromhex(*parts)
 
 
-def _bytes_of(dtype: str, shape: Sequence[int], _whole: bool) -> int:
+def _bytes_of(dtype: str, shape: Sequence[int], *_more: Any) -> int:
     return int(dtype[2:]) * math.prod(shape)
 
 
@@ -151,7 +174,7 @@ def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor], mesh: Any = None
     def walk(part: Skeleton) -> Any:
         ((kind, content),) = part.items()
         if kind == "t":
-            return next(remaining)
+            return _laid(next(remaining), *content[2:])
         if kind == "s":
             return shards.described(next(remaining), mesh, content[2])
         if kind == "n":
@@ -169,7 +192,7 @@ def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor], mesh: Any = None
 
 def digest(state: Any) -> str:
     """SHA-256 (hex) of every tensor's bytes and every scalar in `state`, with names, types and shapes."""
-    skeleton, tensors = pack(state)
+    skeleton, tensors = pack(state, layouts=False)
     sha = hashlib.sha256(encode(skeleton))
     for tensor in tensors:
         sha.update(as_bytes(tensor))

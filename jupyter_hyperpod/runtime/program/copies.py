@@ -111,7 +111,7 @@ class Copier:
         if isinstance(value, torch.Tensor):
             return copy_tensor(value, before)
         if is_array(value) and not hasattr(value, "mask"):
-            return value.copy()
+            return value.copy(order="K")
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             state = self._of_states.copied(how[0](value), earlier, path)

@@ -7,6 +7,7 @@ import io
 import random
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ from .turns import AnyOptimizer, ones
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
+CHILDREN = "children"  # beside the state of a generator of numpy, how many generators were made of it
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CALLED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _NO_GENERATOR = {*_PLAIN, *_CALLED, list, tuple, dict, set, torch.Tensor}  # told at once: it is asked in each step
@@ -94,8 +96,38 @@ def access(value: Any) -> Access | None:
     if numpy is not None and isinstance(value, numpy.random.RandomState):
         return (lambda v: v.get_state(legacy=False)), (lambda v, copy: v.set_state(copy))
     if numpy is not None and isinstance(value, numpy.random.Generator):
-        return (lambda v: v.bit_generator.state), (lambda v, copy: setattr(v.bit_generator, "state", copy))
+        return _numpy_state, _set_numpy_state
+    if numpy is not None and isinstance(value, numpy.random.SeedSequence):
+        return _children, _set_children
     return None
+
+
+def _numpy_state(generator: Any) -> dict[str, Any]:
+    children = _children(getattr(generator.bit_generator, "seed_seq", None))
+    return {**generator.bit_generator.state, **({CHILDREN: children} if children else {})}
+
+
+def _set_numpy_state(generator: Any, copy: Any) -> None:
+    generator.bit_generator.state = {name: value for name, value in copy.items() if name != CHILDREN}
+    if (sequence := getattr(generator.bit_generator, "seed_seq", None)) is not None:
+        _set_children(sequence, copy.get(CHILDREN, 0))
+
+
+def _children(sequence: Any) -> int:
+    """How many children a seed sequence has: ``spawn()`` counts them."""
+    return int(getattr(sequence, "n_children_spawned", 0))
+
+
+def _set_children(sequence: Any, count: int) -> None:
+    """Raises TrainingError where it has more, and its numpy cannot count down."""
+    if _children(sequence) > count:
+        with suppress(AttributeError, TypeError, ValueError):  # no function of numpy sets it, but reading a pickle does
+            _, _, (entropy, _, *more) = sequence.__reduce__()
+            sequence.__setstate_cython__((entropy, count, *more))
+    if (missing := count - _children(sequence)) < 0:
+        raise TrainingError("a seed sequence of numpy has more children than it had, and spawn() cannot be undone")
+    if missing:
+        sequence.spawn(missing)
 
 
 def _memory_file(file: io.BytesIO | io.StringIO) -> dict[str, Any]:
@@ -139,10 +171,10 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def copy_tensor(value: torch.Tensor, before: Any) -> torch.Tensor:
     """A copy of a tensor, in the memory of an earlier copy where it fits."""
-    value = value.detach()
-    if isinstance(before, torch.Tensor) and _alike(before, value):
-        return before.copy_(value)
-    return value.clone()
+    is_leaf, value = value.requires_grad and value.is_leaf, value.detach()
+    fits = isinstance(before, torch.Tensor) and _alike(before, value) and _lies_alike(before, value)
+    copy = before.detach().copy_(value) if fits else value.clone()
+    return copy.requires_grad_() if is_leaf else copy
 
 
 def put_tensor(target: torch.Tensor, copy: Any) -> bool:
@@ -164,6 +196,11 @@ def put_array(target: Any, copy: Any) -> bool:
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def _lies_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    strided = one.layout is torch.strided and other.layout is torch.strided
+    return not strided or one.stride() == other.stride() or (one.is_contiguous() and other.is_contiguous())
 
 
 def _has_other_type(loaded: Any, saved: Any) -> bool:

@@ -24,6 +24,8 @@ HOOKS = frozenset(
     "register_full_backward_pre_hook register_hook register_post_accumulate_grad_hook".split()
 )
 ORDERED_BY = frozenset("enumerate iter list map next stack sum tuple zip".split())  # whose result has an order
+IN_ORDER = ORDERED_BY - {"sum"} | {"extend", "join", "reversed"}
+UNORDERED = frozenset("all any frozenset len max min set sorted sum".split())  # whose result has no order of theirs
 KEYED = frozenset("add append get pop setdefault".split())
 _READERS = ("read_text", "read_bytes")
 _WRITERS = ("write_text", "write_bytes")
@@ -111,6 +113,22 @@ def walked_through(tree: ast.AST) -> Iterator[tuple[ast.AST, int]]:
             yield node.iter, getattr(node, "lineno", node.iter.lineno)
         elif isinstance(node, ast.Call) and last_name(node.func) in ORDERED_BY:
             yield from ((argument, node.lineno) for argument in node.args)
+
+
+def taken_in_order(tree: ast.AST) -> Iterator[tuple[ast.AST, int]]:
+    """Expressions whose items have an order in what is made of them, each with its line."""
+    inner = (node.args for node in nodes_of(tree) if isinstance(node, ast.Call) and last_name(node.func) in UNORDERED)
+    sorted_later = {id(part) for arguments in inner for part in arguments}
+    for node in nodes_of(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            yield node.iter, node.lineno
+        elif isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.DictComp)) and id(node) not in sorted_later:
+            yield from ((one.iter, node.lineno) for one in node.generators)
+        elif isinstance(node, ast.Call) and id(node) not in sorted_later:
+            if last_name(node.func) in IN_ORDER:
+                yield from ((argument, node.lineno) for argument in node.args)
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "pop" and not node.args:
+                yield node.func.value, node.lineno
 
 
 def toggles(tree: ast.AST) -> bool:

@@ -48,6 +48,10 @@ UNORDERED = (
     "{place}: {name} is a set of objects, which have the order of their addresses, and a member that joins later has "
     "them at others: write a list, or list(dict.fromkeys(...))"
 )
+BUILT = (
+    "{place}: the order of {name}, a set that the loop changes, depends on all that was ever in it, and a member that "
+    "joins later has another one: write sorted({name}), or keep a list or the keys of a dictionary"
+)
 COUNT = "{place}: {name} counts what this process has shown, and a member that joins later begins anew: use step.number"
 
 
@@ -196,6 +200,17 @@ class Program:
                     inner = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
                     if inner & {"parameters", "modules", "children", "buffers"}:
                         return UNORDERED.format(place=self.at(file, line), name=ast.unparse(node))
+        return ""
+
+    def reordered(self, changed: Collection[str]) -> str:
+        """A sentence about a set that the loop changes and the program takes in its order, or ""."""
+        found = (noted for noted in self._walk.found.values() if noted.kind == "shape")
+        names = {n.name for n in found if isinstance(n.content, tuple) and n.content[0] == "set"}.intersection(changed)
+        for file, tree in self._files.items() if names else ():
+            for node, line in chance.taken_in_order(tree):
+                holder = node.value if isinstance(node, ast.Subscript) else node
+                if last_name(holder) in names:
+                    return BUILT.format(place=self.at(file, line), name=ast.unparse(node))
         return ""
 
     def keeps(self, name: str, trained: Callable[[str], bool]) -> str:

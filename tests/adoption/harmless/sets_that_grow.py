@@ -1,0 +1,24 @@
+# harmless
+import torch
+
+import jupyter_hyperpod as hp
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+seen, hard = set(), set()
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        seen.add(step.number * 13 % 40)
+        hard |= {number for number in range(step.number) if number not in seen}
+        lowest = min(number for number in seen)
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + lowest + sorted(number * 2 for number in seen)[-1] + sum(hard))
+print("kept", loss.hex(), sorted(seen), sorted(hard))
