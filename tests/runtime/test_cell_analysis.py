@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.runtime.program.analysis import source
 from jupyter_hyperpod.runtime.program.analysis.cell_analysis import Carrying, carrying
 
 HEAD = "for step in session.steps(10):"
@@ -82,3 +83,11 @@ def test_clocks_may_differ_between_members() -> None:
 @given(st.text(max_size=200), st.integers(0, 10))
 def test_any_text_is_read_or_left_alone(source: str, line: int) -> None:
     assert isinstance(carrying(source, line), Carrying)
+
+
+def test_a_small_number_is_no_reading_of_a_clock_where_the_machine_has_just_been_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a number in an object of a library is given to newcomers; times are not."""
+    monkeypatch.setattr(source, "_BEGAN_S", {lambda: 90.0: 40.0})
+    assert [source._is_moment(("float", number)) for number in (0.9, 40.5, 89.0, 91.0)] == [False, True, True, False]

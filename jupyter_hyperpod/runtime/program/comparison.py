@@ -199,7 +199,7 @@ class Comparison:
         program = Program(after)
         names = self._carried.variables.changed
         refused = program.refused or program.keyed(names) or program.counting() or program.unordered()
-        refused = refused or program.reordered(names | program.changes)
+        refused = refused or program.reordered(names | program.changes, vars(self._carried.values))
         found = [refused] if refused else []
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late")

@@ -131,6 +131,18 @@ def taken_in_order(tree: ast.AST) -> Iterator[tuple[ast.AST, int]]:
                 yield node.func.value, node.lineno
 
 
+def given(tree: ast.AST, names: Collection[str]) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Functions that are called with what has one of these names, and the parameter that stands for it there."""
+    functions = {node.name: node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)}
+    for call in nodes_of(tree):
+        function = functions.get(last_name(call.func)) if isinstance(call, ast.Call) else None
+        if function is not None and isinstance(call, ast.Call):
+            parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg != "self"]
+            pairs = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords if k.arg)]
+            bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            yield from ((function, name) for name, value in pairs if last_name(value) in names and name not in bound)
+
+
 def toggles(tree: ast.AST) -> bool:
     """Whether functions or loops call ``eval()`` or ``train()`` of anything."""
     return any(isinstance(node, ast.Call) and last_name(node.func) in ("eval", "train") for node in _often(tree))

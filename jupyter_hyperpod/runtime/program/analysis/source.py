@@ -6,7 +6,7 @@ import ast
 import linecache
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path as File
 from typing import Any
@@ -23,6 +23,8 @@ from .reads import Flow, Reads, base_of, last_name, stored
 from .syntax import nodes_of, parsed
 
 NO_LINE = "the loop"
+# What clocks showed in the beginning: no reading is smaller. Where a machine has just been started, many numbers are.
+_BEGAN_S = {clock: clock() for clock in (time.time, time.perf_counter, time.monotonic)}
 CHANCE = (
     "{place}: {name} takes its seed from a clock or from the process, so no two members have the same one: give it a "
     "fixed seed, or leave it out, because hp.Session(seed=...) seeds torch, random and numpy for every micro-batch"
@@ -202,15 +204,17 @@ class Program:
                         return UNORDERED.format(place=self.at(file, line), name=ast.unparse(node))
         return ""
 
-    def reordered(self, changed: Collection[str]) -> str:
-        """A sentence about a set that the loop changes and the program takes in its order, or ""."""
+    def reordered(self, changed: Collection[str], kept: Mapping[str, Any]) -> str:
+        """A sentence about a set that is changed or ``kept``, and that the program takes in its order, or ""."""
         found = (noted for noted in self._walk.found.values() if noted.kind == "shape")
         names = {n.name for n in found if isinstance(n.content, tuple) and n.content[0] == "set"}.intersection(changed)
+        names |= {name for name, value in kept.items() if isinstance(value, set)}
         for file, tree in self._files.items() if names else ():
-            for node, line in chance.taken_in_order(tree):
-                holder = node.value if isinstance(node, ast.Subscript) else node
-                if last_name(holder) in names:
-                    return BUILT.format(place=self.at(file, line), name=ast.unparse(node))
+            for scope, own in ((tree, names), *((scope, {name}) for scope, name in chance.given(tree, names))):
+                for node, line in chance.taken_in_order(scope):
+                    holder = node.value if isinstance(node, ast.Subscript) else node
+                    if last_name(holder) in own:
+                        return BUILT.format(place=self.at(file, line), name=ast.unparse(node))
         return ""
 
     def keeps(self, name: str, trained: Callable[[str], bool]) -> str:
@@ -304,7 +308,7 @@ def _is_moment(content: Any) -> bool:
     """Whether a number is what a clock shows now."""
     if not (isinstance(content, tuple) and content[:1] == ("float",)):
         return False
-    return any(0 <= clock() - content[1] < 600 for clock in (time.time, time.perf_counter, time.monotonic))
+    return any(max(clock() - 600, began_s) <= content[1] <= clock() for clock, began_s in _BEGAN_S.items())
 
 
 def _holder_kind(path: Path, noted: Noted) -> bool:
