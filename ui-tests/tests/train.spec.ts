@@ -154,7 +154,7 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     }
     await expect(resources.locator('.jp-Hp-chart')).toHaveCount(2);
     await expect(resources).toContainText('The network is not sampled');
-    const name = lanes.getByRole('button', { name: 'node-3' });
+    const name = lanes.getByRole('button', { name: 'node-3', exact: true });
     await name.focus();
     await page.keyboard.press('Enter');
     const menu = page.locator('.lm-Menu');
