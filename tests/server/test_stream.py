@@ -175,6 +175,28 @@ async def test_resume_from_a_cursor_after_reload_and_server_memory_is_gone(
     assert second.views[job.id] == truth(job)
 
 
+@pytest.mark.parametrize("extension_config", [{"recent_bytes": 2000}, {"recent_bytes": 2**20}])
+async def test_a_connection_that_is_cut_a_hundred_times(connect: Connect, make_job: MakeJob) -> None:
+    """At any moment, without a word, while events are written: each comes once."""
+    job, cuts = make_job(), 100
+    view = new_job_view(job.id)
+    told: list[int] = []
+    with event_writer(job.events, "coordinator") as journal:
+        for cut in range(cuts + 1):
+            client = await connect()
+            client.views[job.id] = view
+            await client.subscribe(job.id, cursors={job.id: dict(view["seen"])})
+            for number in range(10 * cut + 1, 10 * cut + 11):
+                step(journal, number)
+            enough = 10 * cut + (10 if cut == cuts else cut % 10)
+            await client.until(lambda: view["step"] >= enough)  # noqa: B023
+            assert client.snapshots == [] and not client.gaps
+            told += [event["seq"] for _, event in client.events if event["kind"] == "step.committed"]
+            client.socket.protocol.stream.close()  # as a network does: no closing handshake
+    assert told == list(range(1, 10 * cuts + 11))
+    assert view == truth(job)
+
+
 @pytest.mark.parametrize("extension_config", [{"recent_bytes": 0}, {"recent_bytes": 2000}, {"recent_bytes": 2**20}])
 async def test_every_fact_from_an_empty_cursor(connect: Connect, make_job: MakeJob) -> None:
     """Whether the events come from memory or from the disk makes no difference."""

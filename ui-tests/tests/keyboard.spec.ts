@@ -6,7 +6,14 @@
 import { mkdirSync, writeFileSync } from 'fs';
 import { dirname, join } from 'path';
 
-import { expect, focusNotebook, openNotebook, replay, test } from './fixtures';
+import {
+  barriers,
+  expect,
+  focusNotebook,
+  openNotebook,
+  replay,
+  test
+} from './fixtures';
 import { button, Keys } from './keys';
 import { kubeconfig } from './kubeconfig';
 
@@ -65,6 +72,7 @@ test.describe.serial('with the keyboard alone', () => {
         await keys.reach(chosen, 'Shift+Tab');
         await keys.press('ArrowDown');
         await expect(picker.getByRole('radio').nth(1)).toBeChecked();
+        expect(await barriers(page, '.jp-Hp-picker')).toEqual([]);
         await keys.press('ArrowUp');
         await expect(picker.getByRole('radio').first()).toBeChecked();
       });
@@ -169,6 +177,7 @@ test.describe.serial('with the keyboard alone', () => {
       await keys.reach(button(planner, 'Simulate'));
       await keys.press('Enter');
       await expect(planner.locator('.jp-Hp-plan')).toContainText('from seed 0');
+      expect(await barriers(page, '.jp-Hp-planner')).toEqual([]);
     });
 
     await test.step('files of mounts', async () => {
@@ -185,6 +194,7 @@ test.describe.serial('with the keyboard alone', () => {
       );
       await keys.press('ArrowDown', 'Enter');
       await expect(item('runs')).toBeVisible();
+      expect(await barriers(page, '#hyperpod-files')).toEqual([]);
     });
 
     await test.step('the form "Run on cluster"', async () => {

@@ -141,6 +141,11 @@ test.describe('a recorded job', () => {
     await curves.scrollIntoViewIfNeeded();
     await picture(page, 'recorded-dashboard-curves');
     expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
+    await page.theme.setTheme('JupyterLab Dark High Contrast');
+    expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
+    expect(await barriers(page, '#jp-hyperpod-sidebar')).toEqual([]);
+    await page.screenshot({ path: join(SHOTS, 'dashboard-contrast.png') });
+    await page.theme.setTheme('JupyterLab Light');
   });
 
   test('is in the palette, the status bar and among what is running', async ({
