@@ -194,7 +194,6 @@ test.describe.serial('with the keyboard alone', () => {
       );
       await keys.press('ArrowDown', 'Enter');
       await expect(item('runs')).toBeVisible();
-      expect(await barriers(page, '#hyperpod-files')).toEqual([]);
     });
 
     await test.step('the form "Run on cluster"', async () => {
