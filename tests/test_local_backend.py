@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.backends.local import preload
+from jupyter_hyperpod.backends import preload
 from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.source import same_interpreter, source_digest
 from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings

@@ -22,10 +22,10 @@ from ...core.spec import LaunchPlan
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, listen
 from ...system.processes import Identity, alive, follow_parent, identify, signal_group
+from ..forked import become, redirect, reset_signals
+from ..preload import ready_to_fork
 from ..source import source_digest
 from ..types import HEAD
-from .forked import become, redirect, reset_signals
-from .preload import ready_to_fork
 from .serve import RequestServer
 
 

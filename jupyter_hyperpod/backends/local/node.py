@@ -21,10 +21,10 @@ from ...storage.environment import with_fixed_hashes
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message
 from ...system.processes import Identity, die_with_parent, identify, signal_group
+from ..forked import become, redirect, reset_signals
 from ..source import same_interpreter
 from ..types import HEAD
 from .foreign import ForeignEnvironments
-from .forked import become, redirect, reset_signals
 from .network import NetworkPlace, Switch, environment
 from .serve import RequestServer
 

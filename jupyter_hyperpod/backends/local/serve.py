@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ...system.diagnostics import note
 from ...system.json_lines import JsonLineChannel, Message
 from ...system.listener import Listener
 from ...system.processes import Identity, identify
+from ..forked import run_and_exit
 
 IDLE_TICK_S = 2.0
 
@@ -92,22 +92,6 @@ class RequestServer(Listener):
 
     def before_reaping(self, child: Identity) -> None:
         """Called while the dead child still holds its pid, so that its group cannot be anybody else's yet."""
-
-
-def run_and_exit(life: Callable[[], int]) -> None:
-    """Run ``life()`` as the whole life of a forked process; never returns."""
-    status = 1
-    try:
-        status = life()
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status & 0xFF)
 
 
 def _inode(path: Path) -> int | None:

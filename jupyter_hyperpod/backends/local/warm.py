@@ -24,11 +24,11 @@ from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, listen
 from ...system.processes import Identity, identify, signal_group
+from ..forked import redirect
+from ..preload import ready_to_fork
 from ..source import source_digest
-from .forked import redirect
 from .network import NetworkPlace
 from .node import NodeName, run_node
-from .preload import ready_to_fork
 from .serve import RequestServer
 from .supervisor_watchdog import SupervisorWatchdog
 

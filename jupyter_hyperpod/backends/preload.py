@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ...system.diagnostics import note
-from ...system.processes import thread_names
+from ..system.diagnostics import note
+from ..system.processes import thread_names
 
 
 def preload(names: Sequence[str]) -> list[str]:

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from ...core.spec import LaunchPlan
-from ...storage.environment import tell_loaded_libraries
-from ...system.diagnostics import note
-from ...system.processes import close_descriptors, die_with_parent
+from ..core.spec import LaunchPlan
+from ..storage.environment import tell_loaded_libraries
+from ..system.diagnostics import note
+from ..system.processes import close_descriptors, die_with_parent
 
 
 def become(plan: LaunchPlan, module: str, log: int, parent: int, names: Mapping[str, str], leads: bool) -> int:
@@ -57,3 +58,19 @@ def enter(plan: LaunchPlan) -> None:
         os.chdir(plan.working_directory or "/")
     except OSError as error:
         note(f"the working directory cannot be entered, {os.getcwd()} is used instead: {error}")
+
+
+def run_and_exit(life: Callable[[], int]) -> None:
+    """Run ``life()`` as the whole life of a forked process; never returns."""
+    status = 1
+    try:
+        status = life()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status & 0xFF)
