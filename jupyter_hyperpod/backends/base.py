@@ -21,7 +21,17 @@ from typing import Protocol
 
 from ..core.health import HealthBoard
 from ..core.spec import LaunchPlan
-from .types import Capabilities, Element, HeadState, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
+from .types import (
+    Capabilities,
+    Element,
+    HeadState,
+    HostNode,
+    KeptPlace,
+    LaunchRequest,
+    NodeInfo,
+    ReportedNode,
+    Surroundings,
+)
 
 
 class Remedies(Protocol):
@@ -120,6 +130,12 @@ class Backend(Protocol):
 
     def contexts(self) -> Sequence[str]:
         """The clusters among which a job's option ``context`` chooses, the usual one first; [""] where there is one."""
+
+    def kept(self, options: Mapping[str, str], store: str) -> Sequence[KeptPlace]:
+        """What is kept for the next job with these options of the store in this directory. Raises ClusterError."""
+
+    def let_go(self, options: Mapping[str, str], store: str) -> Sequence[str]:
+        """End all of that which no job has taken meanwhile; the names. Raises ClusterError."""
 
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""

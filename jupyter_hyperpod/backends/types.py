@@ -35,6 +35,15 @@ class Capabilities:
     serves: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPlace:
+    """What a job has left on a node and is kept for the next one; ``until_s``: in seconds since the epoch."""
+
+    name: str
+    node: str
+    until_s: float
+
+
 class ElementPhase(Enum):
     """How far an element is; each backend maps its own states to these. Not a job's phase (`coordinator.phase`)."""
 

@@ -17,7 +17,7 @@ from ..control import (
     validate,
     verb_options,
 )
-from ..control.clusters import foreground
+from ..control.clusters import foreground, kept_pods
 from ..control.doctor import checkup
 from ..control.parity import environment_verbs
 from ..storage.store import Store
@@ -55,6 +55,10 @@ def run_health(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     answer = nodes.run_health(options, store, lambda finding: terminal.status(f"{finding.probe}: {finding.outcome}"))
     terminal.clear()
     return _show(answer, options, terminal)
+
+
+def run_kept(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    return _show(kept_pods.run(options, store), options, terminal)
 
 
 def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

@@ -118,6 +118,12 @@ def _health(verbs: Verbs, name: str) -> None:
     nodes.add_health_options(verbs.add(name, nodes.HEALTH_HELP))
 
 
+def _kept(verbs: Verbs, name: str) -> None:
+    from ..control.clusters import kept_pods
+
+    kept_pods.add_options(verbs.add(name, kept_pods.HELP))
+
+
 def _scale(verbs: Verbs, name: str) -> None:
     verb = verbs.add(name, "ask a running job to grow or shrink, without a restart", job=True)
     verb.add_argument("target", type=int, metavar="N", help="nodes to run on, or replicas, within the job's range")
@@ -266,6 +272,7 @@ DECLARED: dict[str, Callable[[Verbs, str], None]] = {
     "schedule": _schedule,
     "nodes": _nodes,
     "health": _health,
+    "kept": _kept,
     "scale": _scale,
     "stop": _stop,
     "delete": _housekeeping,

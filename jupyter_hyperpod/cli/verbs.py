@@ -34,6 +34,7 @@ VERBS = {
     "schedule": "schedule:run_schedule",
     "nodes": "cluster_verbs:run_nodes",
     "health": "cluster_verbs:run_health",
+    "kept": "cluster_verbs:run_kept",
     "metrics": "cluster_verbs:run_metrics",
     "scale": "job_verbs:run_scale",
     "stop": "job_verbs:run_stop",

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core import env_references, rules
+from ..core.backend_options import KEEP_WARM, keeps_warm
 from ..core.backends import BACKENDS, DEFAULT_BACKEND
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
@@ -155,6 +156,13 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     add("--backend", choices=tuple(BACKENDS), help="where it runs (default: local)")
     add_backend_options(parser)
     add(
+        "--keep-warm",
+        type=duration,
+        metavar="T",
+        help="with --backend kubernetes: keep the pods for this time when the job has ended, for example 10min; the "
+        "next job that fits begins in them at once",
+    )
+    add(
         "--priority",
         type=int,
         metavar="P",
@@ -215,6 +223,9 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
         chosen["env"], references = env_references.split(options.env)
         chosen |= {"env_from": references} if references else {}
     chosen |= chosen_backend_options(options)
+    if options.keep_warm is not None:
+        backend = keeps_warm()
+        chosen[backend] = {**chosen.get(backend, {}), KEEP_WARM: f"{options.keep_warm:g}s"}
     for field in ("log_rules", "include"):
         if field in chosen:
             chosen[field] = tuple(chosen[field])

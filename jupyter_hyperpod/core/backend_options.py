@@ -17,6 +17,7 @@ BIND, STARTUP_DEADLINE = "bind", "startup-deadline"
 HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter, or in a pod of its own
 HEAD_STORE, ACCOUNT = "head-store", "account"
 USER, FS_GROUP = "user", "fs-group"
+KEEP_WARM = "keep-warm"
 OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a pod does not need to know of its job
 
 
@@ -207,6 +208,13 @@ def has_remote_head(options: Mapping[str, str]) -> bool:
     return options.get(HEAD) == POD
 
 
+def kept_pods(options: Mapping[str, str], deployed: bool) -> None:
+    """Raise SpecError where pods are to be kept of a job that cannot leave them to another one."""
+    if KEEP_WARM in options and (deployed or has_remote_head(options)):
+        whose = "a deployment" if deployed else "a job with head=pod"
+        raise SpecError(f"the pods of {whose} cannot be kept for the next job; expected no keep-warm")
+
+
 def _selector(value: str) -> None:
     for name, wanted in pairs(value).items():
         if not _KEY.fullmatch(name) or not _VALUE.fullmatch(wanted):
@@ -266,6 +274,7 @@ KUBERNETES = OptionTable(
         FS_GROUP: _number,
         BIND: _any,
         STARTUP_DEADLINE: _deadline,
+        KEEP_WARM: _deadline,
         HEAD: _where,
         HEAD_STORE: _plain_path,
         ACCOUNT: _like(_SUBDOMAIN, "the name of a service account"),
@@ -280,6 +289,11 @@ KUBERNETES = OptionTable(
     ),
 )
 TABLES: Mapping[str, OptionTable] = {"slurm": SLURM, "kubernetes": KUBERNETES}
+
+
+def keeps_warm() -> str:
+    """The backend that can keep what a job has left for the next one."""
+    return next(backend for backend, table in TABLES.items() if KEEP_WARM in table.checks)
 
 
 def check(backend: str, chosen: str, options: Mapping[str, str]) -> None:

@@ -247,6 +247,7 @@ class JobSpec:
                 "a deployment cannot have its head in a pod: its gateway runs where clients reach it, beside its "
                 "supervisor; expected head=here, or no head at all"
             )
+        backend_options.kept_pods(self.backend_options, self.serve is not None)
         if not -1000 <= self.priority <= 1000:
             raise SpecError(f"priority is {self.priority}; expected -1000 (lowest) to 1000 (highest)")
         if self.spares < 0 or self.threads < 1 or self.max_restarts < 0 or self.script_restarts < 0:

@@ -7,6 +7,7 @@ import shlex
 from functools import cache
 
 from ..control import housekeeping, mounting, nodes, validate
+from ..control.clusters import kept_pods
 from ..control.option_parser import Parser, help_format, without_values
 from ..control.parity import environment_verbs
 from ..control.runs import promote
@@ -31,6 +32,7 @@ VERB_HELP = {
     "jobs": "list the jobs, newest first",
     "nodes": nodes.NODES_HELP,
     "health": nodes.HEALTH_HELP,
+    "kept": kept_pods.HELP,
     "describe": "show everything known about a job",
     "events": "show what has happened to a job until now",
     "logs": "show what a job's ranks have printed until now; `attach` follows it",
@@ -151,6 +153,7 @@ def verb_parser() -> Parser:
     add_fault_options(fault)
     add_cluster_options(made["cluster"])
     nodes.add_node_options(made["nodes"])
+    kept_pods.add_options(made["kept"])
     nodes.add_health_options(made["health"])
     for name in housekeeping.VERBS:
         housekeeping.add_options(name, made[name])

@@ -23,6 +23,7 @@ from ..control import (
     validate,
     watch,
 )
+from ..control.clusters import kept_pods
 from ..control.engines import presets
 from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
@@ -103,6 +104,10 @@ def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
             "an agent watches until it is ended: run `jupyter hyperpod health agent NODE` in a terminal there"
         )
     return _answered(nodes.run_health(options, notebook.open_store()))
+
+
+def _kept(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    return _answered(kept_pods.run(options, notebook.open_store()))
 
 
 def _answered(answer: text_tables.Answer) -> Rows | None:
@@ -298,6 +303,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "jobs": _jobs,
     "nodes": _nodes,
     "health": _health,
+    "kept": _kept,
     "describe": _describe,
     "events": _events,
     "logs": _logs,

@@ -12,12 +12,13 @@ from ...core.backend_options import has_remote_head, head_store
 from ...core.errors import ClusterError
 from ...core.health import HealthBoard
 from ..base import Backend, Remedies, RemoteHead, Scheduler
-from ..types import Capabilities, Surroundings
+from ..types import Capabilities, KeptPlace, Surroundings
 from . import inquiry, parse, remedies
 from .health_board import KubernetesHealthBoard
 from .kubeconfig import context_names, kubeconfig_files, read_access
 from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect, foreign_user, not_shared
+from .warm import pods
 
 
 class KubernetesBackend:
@@ -78,6 +79,14 @@ class KubernetesBackend:
         except ClusterError:
             return ("",)  # whoever asks it for its nodes is told
 
+    def kept(self, options: Mapping[str, str], store: str) -> Sequence[KeptPlace]:
+        with connect(options) as api:
+            return [KeptPlace(pod.pod, pod.node, pod.until_s) for pod in pods.listed(api, pods.owner(store))]
+
+    def let_go(self, options: Mapping[str, str], store: str) -> Sequence[str]:
+        with connect(options) as api:
+            return pods.let_go(api, pods.listed(api, pods.owner(store)))
+
     def remedies(self) -> Remedies | None:
         return remedies.KubernetesRemedies()
 
@@ -92,7 +101,7 @@ class KubernetesBackend:
 
     def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> KubernetesRunner:
         """A runner, whose thread begins with its first query."""
-        return KubernetesRunner(options or {}, selector=surroundings.selector)
+        return KubernetesRunner(options or {}, selector=surroundings.selector, preload=surroundings.preload)
 
 
 if TYPE_CHECKING:

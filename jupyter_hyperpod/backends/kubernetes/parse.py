@@ -35,6 +35,7 @@ PHASES = {
     # a node's kubelet has refused it before it began
     **dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"), ElementPhase.ENDED),
 }
+INDEX = f"{PREFIX}/index"  # a label: which element of its batch a Job is that was made for another one
 JOB_NAME = "job-name"  # the label that Kubernetes gives to the pods of a Job
 SAID = 300  # characters of a reason
 REASON = f"{PREFIX}/reason"  # an annotation: why this software has taken a node out of service
@@ -77,7 +78,15 @@ def _element(job: Object, pods: Sequence[Object]) -> Element | None:
     pod = current(pods)
     state, reason = job_state(job, pod)
     node = pod["spec"].get("nodeName", "") if pod else ""
-    return element(about["name"], state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
+    return element(element_of(job), state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
+
+
+def element_of(job: Object) -> str:
+    """The name of the element that a Job is: its own, unless its pod was kept for a later job."""
+    about = _about(job)
+    marks = about.get("labels", {})
+    numbers = str(marks.get(BATCH, "")), str(marks.get(INDEX, ""))
+    return element_name(*map(int, numbers)) if all(map(str.isdecimal, numbers)) else str(about["name"])
 
 
 def current(pods: Sequence[Object]) -> Object | None:

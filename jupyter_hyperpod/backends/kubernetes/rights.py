@@ -40,10 +40,12 @@ RIGHTS = (
     Right("create", "jobs", "starting the nodes of a job", "batch"),
     Right("list", "jobs", "following the nodes of a job", "batch"),
     Right("delete", "jobs", "ending the nodes of a job", "batch"),
+    Right("patch", "jobs", "keeping pods for the next job", "batch", needed=False),
     Right("list", "pods", "following the nodes of a job"),
     Right("watch", "jobs", "hearing at once of what happens to the nodes of a job", "batch", needed=False),
     Right("watch", "pods", "hearing at once of what happens to the nodes of a job", needed=False),
     Right("delete", "pods", "letting a node leave a job with notice"),
+    Right("patch", "pods", "keeping pods for the next job", needed=False),
     # both, because a websocket counts as reading before Kubernetes 1.35 and as creating since
     Right("get", "pods/exec", "sending signals to the programs of a job", needed=False),
     Right("create", "pods/exec", "sending signals to the programs of a job", needed=False),

@@ -12,9 +12,10 @@ from dataclasses import replace
 from selectors import BaseSelector
 from typing import Any
 
-from ...core.backend_options import has_remote_head, pod_user
+from ...core.backend_options import KEEP_WARM, has_remote_head, pod_user
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
+from ...core.units import parse_duration
 from ...system import portable
 from ..futures import settled
 from ..polled import TRIES, PolledRunner, T
@@ -24,6 +25,9 @@ from . import manifests, parse
 from .client import Api, ApiError
 from .doorbell import Doorbell
 from .kubeconfig import read_access
+from .warm import pods as kept_pods
+from .warm.fitting import fits, kept
+from .warm.pod_order import PodOrder
 
 FORBIDDEN, EXISTS = 403, 409
 BUSY = (429, 500, 502, 503, 504)
@@ -85,8 +89,10 @@ class KubernetesRunner(PolledRunner):
         options: Mapping[str, str],
         connect: Callable[[Mapping[str, str]], Api] = connect,
         selector: BaseSelector | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        self._preload, self._kept = tuple(preload), kept_pods.KeptPods()
         self._bell = Doorbell(self._hasten)
         self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
         self._wakeup = Wakeup(selector) if selector is not None else None
@@ -167,11 +173,7 @@ class KubernetesRunner(PolledRunner):
         for _ in range(NAMES_TRIES):
             batch = self._number()
             try:
-                for index in range(request.count):
-                    api.create(
-                        self._jobs(),
-                        manifests.job(plan, request.options, request.part, batch, index, who, request.avoid),
-                    )
+                self._create_batch(api, plan, request, batch, who)
             except ClusterError as error:
                 self._take_back(batch, request.count, plan.job_id)
                 if not isinstance(error, ApiError) or error.status != EXISTS:
@@ -179,6 +181,24 @@ class KubernetesRunner(PolledRunner):
             else:
                 return batch
         raise ClusterError(f"Kubernetes has Jobs of all {NAMES_TRIES} names that were tried for {plan.job_id}")
+
+    def _create_batch(
+        self, api: Api, plan: LaunchPlan, request: LaunchRequest, batch: int, who: manifests.PodUser
+    ) -> None:
+        """Pods that are kept first, then new ones."""
+        keep_s = parse_duration(request.options.get(KEEP_WARM, "0"))
+        made = [
+            manifests.job(plan, request.options, request.part, batch, index, who, request.avoid)
+            for index in range(request.count)
+        ]
+        orders = [PodOrder(one["metadata"]["name"], plan, keep_s) for one in made]
+        owner = kept_pods.owner(plan.env.get(STORE_VARIABLE, ""))
+        digest, found = fits(made[0], plan, owner), manifests.labels(plan.job_id, request.part, batch)
+        serving = self.serving(request.options, request.part)
+        there = self._kept.take(api, orders, found, digest, request.avoid, serving)
+        for index, one in enumerate(made):
+            if index not in there:
+                api.create(self._jobs(), kept(one, orders[index], self._preload, owner) if keep_s else one)
 
     def _number(self) -> int:
         """A batch's number, which nobody else is likely to take: the time in microseconds."""
@@ -197,8 +217,8 @@ class KubernetesRunner(PolledRunner):
         known = {element.name: element for element in self._elements.get(job_id, ())}
         mine = [name for name in names if name not in known or known[name].active]
         for name in mine:
-            self._api().delete(f"{self._jobs()}/{name}")
-        self._end_pods(job_id, set(mine))
+            self._api().delete(f"{self._jobs()}/{self._kept.job(name)}")
+        self._end_pods(job_id, {self._kept.job(name) for name in mine})
         for name in mine:
             before = known.get(name)
             told = parse.CANCELLED, before.node if before else "", "", job_id, before.part if before else ""
@@ -214,13 +234,16 @@ class KubernetesRunner(PolledRunner):
 
     def _forget(self, job_id: str) -> None:
         found, _ = self._api().list(self._jobs(), f"{manifests.JOB}={job_id}")
+        stay = self._kept.keep(self._api(), found)
         for job in found:
-            self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
+            if job["metadata"]["name"] not in stay:
+                self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
         self._end_pods(job_id, None)
+        self._kept.forget(map(parse.element_of, found))
         self._over.pop(job_id, None)
 
     def _send(self, name: str, number: int) -> None:
-        pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={name}")
+        pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={self._kept.job(name)}")
         pod = parse.current(pods)
         if pod is None or parse.is_leaving(pod) or pod.get("status", {}).get("phase") != parse.RUNNING:
             raise ClusterError(f"{name} has no pod that runs, so nothing can be sent to it")
@@ -243,6 +266,7 @@ class KubernetesRunner(PolledRunner):
         pods, pods_version = api.list(pods_path, manifests.SELECTOR)
         self._stale, self._list_again_s = False, time.monotonic() + LISTED_EVERY_S
         self._bell.hang(api, manifests.SELECTOR, {jobs_path: jobs_version, pods_path: pods_version})
+        self._kept.seen(jobs, pods)
         found = parse.elements(jobs, pods)
         for job_id, over in self._over.items():
             found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())

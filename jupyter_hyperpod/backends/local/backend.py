@@ -47,6 +47,12 @@ class LocalBackend:
     def contexts(self) -> Sequence[str]:
         return ("",)
 
+    def kept(self, options: Mapping[str, str], store: str) -> tuple[()]:
+        return ()
+
+    def let_go(self, options: Mapping[str, str], store: str) -> tuple[()]:
+        return ()
+
     def remedies(self) -> Remedies | None:
         """Nothing: the supervisor restarts its own nodes."""
         return None

@@ -46,6 +46,12 @@ class SlurmBackend:
     def contexts(self) -> Sequence[str]:
         return ("",)
 
+    def kept(self, options: Mapping[str, str], store: str) -> tuple[()]:
+        return ()
+
+    def let_go(self, options: Mapping[str, str], store: str) -> tuple[()]:
+        return ()
+
     def remedies(self) -> Remedies | None:
         return remedies.SlurmRemedies()
 
