@@ -131,6 +131,8 @@ ELSEWHERE = {
     "setup chart": "it writes files that the person names",
     "setup apply": "it changes a Kubernetes cluster, where it may",
     "setup remove": "it changes a Kubernetes cluster, where it may",
+    "kept list": "it asks a Kubernetes cluster, where it may be asked",
+    "kept let-go": "it changes a Kubernetes cluster, where it may",
     "list-cluster": "it reads the kubeconfig, or asks AWS",
     "describe-cluster": "it asks AWS",
     "set-cluster-context": "it writes the kubeconfig of who runs it",

@@ -90,6 +90,7 @@ def test_the_pod_of_a_keeper_is_that_of_the_job_but_for_its_program(options: dic
     assert kept["metadata"]["labels"].pop(FITS) == fitting.fits(
         plain | {"spec": made_spec(FIRST, options)}, FIRST, OWNER
     )
+    assert kept["metadata"]["labels"].pop(fitting.OWNER) == OWNER
     assert kept["metadata"].pop("annotations") == {KEEPS: "600"}
     assert kept == plain, "and `kept` has not changed what it was given"
 
