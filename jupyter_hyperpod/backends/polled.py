@@ -133,6 +133,11 @@ class PolledRunner(ABC):
             self._query_s = min(self._query_s, self._soon_s)
             self._changed.notify()
 
+    def _soon(self) -> None:
+        """What is read next need not wait for its turn: somebody waits for it."""
+        with self._changed:
+            self._soon_s = time.monotonic()
+
     def _put(self, order: Callable[[], None]) -> None:
         with self._changed:
             self._orders.append(order)

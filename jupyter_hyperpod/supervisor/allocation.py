@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ..backends.base import Scheduler
@@ -45,6 +45,22 @@ def still_leaving(sent_away: Mapping[str, float], running: Collection[str], now_
     return {name: told_s for name, told_s in told if name in running and now_s < told_s + SENT_AGAIN_S}
 
 
+@dataclass
+class _Submit:
+    """Nodes that are asked for, and when that was answered: a query that begins later may have seen them."""
+
+    part: str
+    count: int
+    batch: Future[int]
+    answered_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.batch.add_done_callback(self._answered)
+
+    def _answered(self, _: Future[int]) -> None:
+        self.answered_s = time.monotonic()
+
+
 class Allocation:
     """One job's nodes, as requested from its scheduler; times on the monotonic clock."""
 
@@ -57,7 +73,7 @@ class Allocation:
         self._read_s = 0.0  # the queue of that time has been looked at
         self._asked_s = 0.0  # what the queue said before is out of date
         self._again_s = 0.0
-        self._submits: list[tuple[str, int, Future[int]]] = []
+        self._submits: list[_Submit] = []
         self._faults: list[tuple[Command, str, Future[None]]] = []
         self._cancels: list[tuple[list[str], Future[None]]] = []
         self._given_up: set[str] = set()
@@ -124,14 +140,14 @@ class Allocation:
 
     def _settle(self, now_s: float) -> bool:
         """Take in what was answered to submissions; False while one is under way."""
-        while self._submits and self._submits[0][2].done():
-            part, count, submitted = self._submits.pop(0)
-            self._asked_s = now_s
-            if error := submitted.exception():
+        while self._submits and self._submits[0].batch.done():
+            submitted = self._submits.pop(0)
+            self._asked_s = min(submitted.answered_s, now_s)
+            if error := submitted.batch.exception():
                 self._again_s = now_s + SUBMIT_PAUSE_S
                 self._report_problem(str(error))
             else:
-                self.ledger.record(submitted.result(), part, count)
+                self.ledger.record(submitted.batch.result(), submitted.part, submitted.count)
         return not self._submits
 
     def _act(self, plan: LaunchPlan, offenders: Collection[str]) -> None:
@@ -169,7 +185,7 @@ class Allocation:
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
             request = LaunchRequest((), count, part, entry.spec.backend_options, self._avoid(part, offenders))
-            self._submits.append((part, count, self.scheduler.launch(plan, request)))
+            self._submits.append(_Submit(part, count, self.scheduler.launch(plan, request)))
         self._given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
             entry.warn(f"{name} never joined the job: {entry.log_tail(self.scheduler.log(name))}")

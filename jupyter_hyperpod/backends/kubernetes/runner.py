@@ -196,6 +196,8 @@ class KubernetesRunner(PolledRunner):
         digest, found = fits(made[0], plan, owner), manifests.labels(plan.job_id, request.part, batch)
         serving = self.serving(request.options, request.part)
         there = self._kept.take(api, orders, found, digest, request.avoid, serving)
+        if there:
+            self._soon()  # their nodes run, and only a list says so
         for index, one in enumerate(made):
             if index not in there:
                 api.create(self._jobs(), kept(one, orders[index], self._preload, owner) if keep_s else one)

@@ -71,8 +71,8 @@ class KeptPods:
         digest: str,
         avoid: Collection[str],
         serving: Collection[str],
-    ) -> dict[int, str]:
-        """Give these orders to free pods that fit, as far as there are some: number of the order -> name of the Job."""
+    ) -> dict[int, FreePod]:
+        """Give these orders to free pods that fit, as far as there are some: number of the order -> its pod."""
         if self.free is None:
             self.free = listed(api)
         chosen = fitting.choose(self.free, digest, len(orders), time.time(), avoid, serving)
@@ -82,8 +82,8 @@ class KeptPods:
         self.free = [pod for pod in self.free if pod.job not in gone]
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="take") as pool:
             asked = [pool.submit(_take, api, pod, orders[i], labels, i) for i, pod in enumerate(chosen)]
-            found = {i: pod.job for i, pod in enumerate(chosen) if asked[i].result()}
-        self._jobs |= {orders[i].name: name for i, name in found.items()}
+            found = {i: pod for i, pod in enumerate(chosen) if asked[i].result()}
+        self._jobs |= {orders[i].name: pod.job for i, pod in found.items()}
         return found
 
 
@@ -125,8 +125,7 @@ def _take(api: Api, pod: FreePod, order: PodOrder, labels: Mapping[str, str], in
     try:
         api.patch(path(api, "jobs", pod.job), fitting.taken(labels, index, pod.version, order.keep_s))
         api.patch(path(api, "pods", pod.pod), fitting.of_job(labels, index))
-        status, said, _ = api.execute(pod.pod, doorway.command(), f"{order.line()}\n".encode(), ANSWERS_S)
-        if status == 0 and said.decode(errors="replace").strip() == doorway.TAKEN:
+        if _answer(api, pod, order) == doorway.TAKEN:
             return True
     except ClusterError:
         pass
@@ -135,6 +134,16 @@ def _take(api: Api, pod: FreePod, order: PodOrder, labels: Mapping[str, str], in
         if all(marks.get(name) == value for name, value in labels.items()):
             _end(api, pod)
     return False
+
+
+def _answer(api: Api, pod: FreePod, order: PodOrder) -> str:
+    """Bring an order to a keeper; its answer. The end of the command is told up to a second later."""
+    said = b""
+    for piece in api.follow(pod.pod, doorway.command(), f"{order.line()}\n".encode(), ANSWERS_S):
+        said += piece
+        if said.endswith(b"\n"):
+            break
+    return said.decode(errors="replace").strip()
 
 
 def _end(api: Api, pod: FreePod) -> None:
