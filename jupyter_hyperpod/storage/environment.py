@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..core.env_references import EnvReference
 from ..core.errors import SpecError
+from ..system.usage import SAMPLES_VARIABLE
 from .store import JobStore
 
 # variables by which a backend tells a process its place; a person's request does not change them
@@ -29,6 +30,8 @@ READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "ATEN_
 CHOOSES_KERNELS = ("ATEN_", "DNNL_", "MKL_", "NPY_", "ONEDNN_", "OPENBLAS_")
 HASH_SEED = "0"
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
+# what only the job's person says, whoever has started the cluster
+OF_ITS_JOB = (SAMPLES_VARIABLE,)
 MOST_BYTES = 1 << 20  # of a value in a file
 UNRESOLVED = os.EX_CONFIG  # the exit status of a process that could not fetch a value
 
@@ -47,6 +50,8 @@ def adopt(job: JobStore, node: str = "") -> list[str]:
     told = {*OWN, *(name for name in IF_TOLD if name in os.environ)}
     values = {name: value for name, value in with_fixed_hashes(given).items() if name not in told}
     changed = [name for name, value in values.items() if os.environ.get(name) != value]
+    for name in OF_ITS_JOB:
+        os.environ.pop(name, None)
     os.environ.update(values)
     tell_loaded_libraries(values)
     return changed

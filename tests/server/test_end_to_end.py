@@ -21,9 +21,11 @@ from tornado.websocket import websocket_connect
 
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control.runs.resources import resources_for_browser
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.journal import event_writer, read_events
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.usage import SAMPLES_VARIABLE
 from tests.cells import train
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob
@@ -31,6 +33,7 @@ from tests.server.conftest import ROOT, Api, MakeJob
 pytestmark = pytest.mark.slow
 
 TOKEN = "of-the-restarted-server"
+AUTHORIZED = {"Authorization": f"token {TOKEN}"}
 
 
 @pytest.fixture
@@ -84,12 +87,12 @@ async def test_a_cluster_and_a_job_from_the_browsers_side(
 class Server:
     """`jupyter server` as a person starts it, in a process of its own."""
 
-    def __init__(self, store: Store, port: int) -> None:
+    def __init__(self, store: Store, port: int, **settings: Any) -> None:
         self.port = port
         config = {
             "ServerApp": {"jpserver_extensions": {"jupyter_hyperpod": True}, "port": port, "port_retries": 0},
             "IdentityProvider": {"token": TOKEN},
-            "HyperpodExtension": {"store": str(store.root)},
+            "HyperpodExtension": {"store": str(store.root)} | settings,
         }
         path = store.root.parent / f"config-{port}.json"
         path.write_text(json.dumps(config))
@@ -100,13 +103,38 @@ class Server:
 
     async def connect(self) -> Client:
         """Connect as soon as the server answers."""
-        request = HTTPRequest(f"ws://127.0.0.1:{self.port}/{ROOT}/stream", headers={"Authorization": f"token {TOKEN}"})
+        request = HTTPRequest(f"ws://127.0.0.1:{self.port}/{ROOT}/stream", headers=AUTHORIZED)
         for _ in range(600):
             assert self.process.poll() is None, self.process.communicate()[0].decode()
             with suppress(OSError):
                 return Client(await websocket_connect(request))
             await asyncio.sleep(0.05)
         raise AssertionError("the server does not answer")
+
+    async def run_cells(self, *cells: str) -> str:
+        """Run cells in a new kernel of this server; return what they print. An error fails the test."""
+        place = f"127.0.0.1:{self.port}/api/kernels"
+        asked = HTTPRequest(f"http://{place}", method="POST", body="{}", headers=AUTHORIZED)
+        kernel = json.loads((await AsyncHTTPClient().fetch(asked)).body)["id"]
+        channels = await websocket_connect(HTTPRequest(f"ws://{place}/{kernel}/channels", headers=AUTHORIZED))
+        printed = ""
+        for at, code in enumerate(cells):
+            header = {"msg_id": f"cell-{at}", "msg_type": "execute_request", "session": "test", "username": "test"}
+            content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+            message = {"header": header | {"version": "5.3", "date": ""}, "parent_header": {}, "metadata": {}}
+            await channels.write_message(json.dumps(message | {"content": content, "channel": "shell"}))
+            while True:
+                received = await asyncio.wait_for(channels.read_message(), 90)
+                assert isinstance(received, str), "the kernel has gone"
+                answer = json.loads(received)
+                if answer["parent_header"].get("msg_id") != header["msg_id"]:
+                    continue
+                printed += answer["content"].get("text", "")
+                if answer["msg_type"] == "execute_reply":
+                    assert answer["content"]["status"] == "ok", answer["content"]
+                    break
+        channels.close()
+        return printed
 
     def end(self, sent: signal.Signals) -> str:
         """Send a signal and return what the server has said."""
@@ -116,7 +144,7 @@ class Server:
 
 
 @pytest.fixture
-def servers(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Server]]:
+def servers(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
@@ -125,8 +153,8 @@ def servers(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         port = probe.getsockname()[1]
     started: list[Server] = []
 
-    def start() -> Server:
-        started.append(Server(store, port))
+    def start(**settings: Any) -> Server:
+        started.append(Server(store, port, **settings))
         return started[-1]
 
     yield start
@@ -160,6 +188,33 @@ async def test_a_reader_goes_on_after_the_server_was_restarted(
     assert "Traceback" not in said
     again.close()
     client.close()
+    AsyncHTTPClient().close()
+
+
+BUSY = """
+import time
+while time.process_time() < 3.0:
+    pass
+print("has worked")
+"""
+
+
+async def test_a_server_without_samples_of_nodes_has_none_of_its_kernels_jobs(
+    servers: Callable[..., Server], stopped_afterwards: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stopped_afterwards
+    monkeypatch.delenv(SAMPLES_VARIABLE, raising=False)
+    server = servers(node_samples=False)
+    (await server.connect()).close()
+    printed = await server.run_cells("%load_ext jupyter_hyperpod", f"%%hyperpod --nodes 1 --spares 0\n{BUSY}")
+    assert "has worked" in printed
+    (of_kernel,) = store.job_ids()
+    assert resources_for_browser(store, of_kernel)["times_s"] == []
+
+    other = await asyncio.to_thread(jobs.submit, store, BUSY, nodes=1, spares=0)
+    ended = await asyncio.to_thread(jobs.wait, store, other, timeout_s=90)
+    assert ended["state"] == "succeeded"
+    assert resources_for_browser(store, other)["times_s"], "the cluster of that kernel serves people who want samples"
     AsyncHTTPClient().close()
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from jupyter_hyperpod.backends.slurm.script import REQUEUED_WAITS
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control.runs.resources import resources_for_browser
+from jupyter_hyperpod.control.runs.verbs import report_for_browser
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.storage.store import ENVIRONMENT
 from tests.runtime.conftest import TRAIN, Run
@@ -229,6 +231,21 @@ def test_a_node_never_joins_and_one_is_killed_by_hand_beside_a_local_job(
     bed.run("n1", "rm", "/run/hang")
 
 
+def samples_arrived(run: Run) -> None:
+    """The page and the report of the job have what each of its nodes used: CPU time, memory, and the node's network."""
+    nodes = {event.data["node"] for event in run.of_kind("member.joined")}
+    used = resources_for_browser(run.store, run.job_id)
+    assert set(used["lines"]) == nodes and set(used["phases"]) == nodes, used
+    assert {"cpu", "memory", "received", "sent"} <= set(used["curves"]), used
+    for quantity, least in (("cpu", 0.5), ("memory", 50e6), ("received", 1000), ("sent", 1000)):
+        for node, row in zip(used["lines"], used["curves"][quantity], strict=True):
+            assert max(value for value in row if value is not None) > least, f"{quantity} of {node}: {row}"
+    page = report_for_browser(run.store, run.job_id, environments=False)
+    for title in ("CPU, percent of", "Memory of", "Network, MB received per second", "Network, MB sent per second"):
+        assert title in page
+    assert all(node in page for node in nodes)
+
+
 def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job: Submit, reference: Run) -> None:
     run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.4)
 
@@ -246,6 +263,7 @@ def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert {incident["cause"] for incident in run.view["incidents"]} <= {"preempted"}, run.story()
+    samples_arrived(run)
 
 
 def test_a_job_waits_and_says_why(bed: Testbed, job: Submit) -> None:
