@@ -1,30 +1,24 @@
-"""The verbs about the cluster: start and stop it, nodes, health, metrics, mounts, validation; and environments."""
+"""The verbs about the cluster: start and stop it, nodes, health, metrics, mounts, validation; and environments.
+
+Each imports what it needs alone: that is most of the time that a short command takes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
+from typing import TYPE_CHECKING
 
-from ..control import (
-    cluster,
-    device_check,
-    housekeeping,
-    metrics,
-    mounting,
-    nodes,
-    report,
-    text_tables,
-    validate,
-    verb_options,
-)
-from ..control.clusters import foreground, kept_pods
-from ..control.doctor import checkup
-from ..control.parity import environment_verbs
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
+if TYPE_CHECKING:
+    from ..control import text_tables, validate
+
 
 def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.clusters import foreground
+
     if not options.foreground:
         return _run_cluster(options, store, terminal)
     with foreground.told() as signals:
@@ -32,6 +26,8 @@ def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -
 
 
 def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import cluster, report, verb_options
+
     def wait(store: Store) -> None:
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
@@ -48,20 +44,28 @@ def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) 
 
 
 def run_nodes(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import nodes
+
     return _show(nodes.run_nodes(options, store), options, terminal)
 
 
 def run_health(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import nodes
+
     answer = nodes.run_health(options, store, lambda finding: terminal.status(f"{finding.probe}: {finding.outcome}"))
     terminal.clear()
     return _show(answer, options, terminal)
 
 
 def run_kept(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.clusters import kept_pods
+
     return _show(kept_pods.run(options, store), options, terminal)
 
 
 def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import metrics
+
     if options.port is None:
         terminal.line(metrics.Metrics(store).render().decode().rstrip())
         return 0
@@ -76,15 +80,21 @@ def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -
 
 
 def run_housekeeping(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import housekeeping
+
     return _show(housekeeping.run(options.verb, options, store), options, terminal)
 
 
 def run_env(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.parity import environment_verbs
+
     answer = environment_verbs.run(options, store, say=terminal.note)
     return _show(answer, options, terminal)
 
 
 def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import mounting
+
     return _show(mounting.run(options.verb, options, store), options, terminal)
 
 
@@ -94,6 +104,9 @@ def _show(answer: text_tables.Answer, options: argparse.Namespace, terminal: Ter
 
 
 def run_doctor(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import validate
+    from ..control.doctor import checkup
+
     rows = []
     for row in checkup.checkup(store, terminal.status):
         _tell_row(row, options, terminal)
@@ -105,6 +118,8 @@ def run_doctor(options: argparse.Namespace, store: Store, terminal: Terminal) ->
 
 
 def _tell_row(row: validate.Row, options: argparse.Namespace, terminal: Terminal) -> None:
+    from ..control import validate
+
     if not options.json:
         terminal.clear()
         verdict = terminal.paint(f"{row.verdict:<8}", validate.TONES[row.verdict])
@@ -114,6 +129,8 @@ def _tell_row(row: validate.Row, options: argparse.Namespace, terminal: Terminal
 
 
 def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control import device_check, validate
+
     def tell(row: validate.Row) -> None:
         _tell_row(row, options, terminal)
 

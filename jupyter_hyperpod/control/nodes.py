@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends import load
 from ..backends.base import Backend, Remedies
@@ -32,13 +32,15 @@ from ..core.health import (
 from ..core.options import near_matches
 from ..core.units import format_bytes, plural
 from ..core.views import View
-from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
 from .clusters.standing import configured
 from .option_parser import add_action
 from .text_tables import Answer, Cell, Table
+
+if TYPE_CHECKING:
+    from ..health.check import NodeCheck
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
@@ -129,6 +131,8 @@ def act(store: Store, node: str, action: str, reason: str) -> str:
 
     Raises NotFound, ClusterError, StoreError.
     """
+    from ..health import check
+
     found = _find(cluster.status(store), node)
     if action == "resume":
         done = f"{node} is returned to service"
@@ -307,6 +311,8 @@ def run_health(options: argparse.Namespace, store: Store, say: Say = lambda find
 
 
 def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
+    from ..health import check
+
     elsewhere = _find(cluster.status(store), name) if name else None
     with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
         if elsewhere is None:
@@ -322,8 +328,10 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
     return Answer(record, _findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.NodeCheck:
+def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> NodeCheck:
     """Check a node that a scheduler has, by a job of its own."""
+    from ..health import check
+
     node, name = found.info, found.info.name
     if node.out:
         raise ClusterError(
@@ -349,6 +357,8 @@ def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> c
 
 
 def _recovery(store: Store, words: list[str]) -> Answer:
+    from ..health import agent  # late, as with `check`: listing nodes needs neither
+
     if len(words) > 1 or (words and words[0] not in RECOVERIES):
         raise SpecError(f"NodeRecovery is {' '.join(words)!r}; expected {' or '.join(RECOVERIES)}")
     if words:
@@ -359,6 +369,8 @@ def _recovery(store: Store, words: list[str]) -> Answer:
 
 
 def _inject(store: Store, words: list[str]) -> Answer:
+    from ..health import agent
+
     if len(words) != 2 or not words[1].isdecimal():
         raise SpecError("`health inject` needs a NODE of the local cluster and the number of an Xid, for example 74")
     node, code = words
@@ -375,6 +387,8 @@ def _inject(store: Store, words: list[str]) -> Answer:
 
 def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
     """Run the health agent of a scheduler's node until it is ended. Nodes start it when they boot."""
+    from ..health import agent
+
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
     here = next((name for name, _, _ in schedulers()), schedulers_known()[0])
