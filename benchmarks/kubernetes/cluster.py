@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.kubernetes.crowd import measure_crowd
 from benchmarks.kubernetes.disturbed import measure_evictions, measure_losses
 from benchmarks.kubernetes.rig import OURS, kubernetes_rig
-from benchmarks.kubernetes.starts import measure_starts
+from benchmarks.kubernetes.starts import measure_kept, measure_starts
 from benchmarks.slurm.rig import worst
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from tests.support.kubernetes import missing
@@ -20,6 +20,7 @@ UP_LIMIT_S = 30.0
 
 def run(
     runs: int = 5,
+    kept: int = 7,
     deletions: int = 5,
     cuts: int = 3,
     evictions: int = 3,
@@ -27,9 +28,9 @@ def run(
     many: int = 200,
     seconds: float = 20.0,
 ) -> dict[str, Any]:
-    """Start a cell ``runs`` times; delete a pod ``deletions`` times, cut a node's power ``cuts`` times, preempt a pod
-    ``evictions`` times; then follow ``many`` jobs among ``hollow`` nodes for ``seconds``. Needs root and
-    `make kubernetes`."""
+    """Start a cell ``runs`` times, and ``kept`` times in kept pods, on one node and on two; delete a pod ``deletions``
+    times, cut a node's power ``cuts`` times, preempt a pod ``evictions`` times; then follow ``many`` jobs among
+    ``hollow`` nodes for ``seconds``. Needs root and `make kubernetes`."""
     if reason := missing():
         return report("kubernetes", [not_run(OURS, "everything", reason)], [])
     with kubernetes_rig() as rig:
@@ -37,6 +38,7 @@ def run(
         bars = [bar("testbed_up_s", rig.up_s, UP_LIMIT_S)]
         for part in (
             measure_starts(rig, runs) if runs else ([], []),
+            measure_kept(rig, kept) if kept else ([], []),
             measure_losses(rig, deletions, cuts) if deletions or cuts else ([], []),
             measure_evictions(rig, evictions) if evictions else ([], []),
             measure_crowd(rig, hollow, many, seconds) if many else ([], []),

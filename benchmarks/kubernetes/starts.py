@@ -1,16 +1,20 @@
-"""From `submit` to the first line of a cell in a pod, and from the creation of a bare pod to its line, in turn."""
+"""From `submit` to the first line of a cell in a pod, and from the creation of a bare pod to its line, in turn; and in
+pods that were kept."""
 
 from __future__ import annotations
 
 import statistics
 import time
 
-from benchmarks.kubernetes.rig import OURS, Part, Rig
+from benchmarks.kubernetes.rig import OURS, PODS, Part, Rig
+from jupyter_hyperpod.backends.kubernetes.manifests import JOB, SELECTOR
+from jupyter_hyperpod.backends.kubernetes.warm.keeper import READY
 from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, row
 
 HELLO = "print('here', flush=True)\n"
-FIRST_LINE_LIMIT_S, OURS_LIMIT_S = 5.0, 0.5
+FIRST_LINE_LIMIT_S, OURS_LIMIT_S, KEPT_LIMIT_S = 5.0, 0.5, 0.5
+KEEP = "10min"
 UNTIL_S = 120.0
 LOOK_S = 0.01
 
@@ -64,6 +68,42 @@ def _ours(rig: Rig) -> tuple[float, float]:
     stages(watch, began_s)
     rig.bed.until(lambda: not rig.pods(watch.job_id), "the job's pods are gone")
     return took_s, accepted_s
+
+
+def measure_kept(rig: Rig, runs: int) -> Part:
+    """Jobs on one node and on two, in pods that the job before has left; the first of each kind has new ones."""
+    rows, bars = [], []
+    for nodes, name in ((1, "one_node"), (2, "two_nodes")):
+        took = []
+        for number in range(runs + 1):
+            began_s = time.time()
+            watch = rig.submit(HELLO, name="kept", nodes=nodes, kubernetes={"keep-warm": KEEP})
+            watch.until(lambda watch=watch: bool(watch.view["output"]), UNTIL_S)  # type: ignore[misc]
+            took.append(time.time() - began_s)
+            watch.until_ended(UNTIL_S)
+            stages(watch, began_s)
+            rig.bed.until(lambda nodes=nodes: _ready(rig) >= nodes, "the pods wait for the next job")  # type: ignore[misc]
+            progress(f"{nodes} kept, start {number}: {took[-1]:.2f} s")
+        case = f"in pods that were kept, {nodes} of them"
+        rows.append(row(OURS, case, "submit to the cell's first line", "s", took[1:]))
+        bars.append(bar(f"kept_{name}_first_line_s", statistics.median(took[1:]), KEPT_LIMIT_S))
+    rig.on("kept", "let-go", "--namespace", rig.api.namespace)
+    rig.bed.until(lambda: not _kept(rig), "no pod is kept any more")
+    return rows, bars
+
+
+def _kept(rig: Rig) -> list[str]:
+    """The names of pods that a job has left."""
+    with rig.bed.network():
+        found, _ = rig.api.list(PODS, f"{SELECTOR},!{JOB}")
+    live = [one for one in found if one["status"].get("phase") == "Running"]
+    return [one["metadata"]["name"] for one in live if not one["metadata"].get("deletionTimestamp")]
+
+
+def _ready(rig: Rig) -> int:
+    """How many of them have been cleaned, and wait."""
+    last = ("--tail=1", "-n", rig.api.namespace)
+    return sum(READY in rig.bed.kubectl("logs", pod, *last, check=False).stdout for pod in _kept(rig))
 
 
 def stages(watch: Observer, began_s: float) -> None:

@@ -227,6 +227,16 @@ class Scheduler(Runner, Protocol):
     def release_command(self, job_id: str) -> str:
         """What a person runs to give a job's nodes back."""
 
+    def expects(self, job_id: str, since_s: float) -> bool:
+        """Whether nodes of a job are about to run at once, so that its head may begin at the same time: as far as is
+        known, and unless what was requested after ``since_s`` (monotonic clock) shows them."""
+
+    def news(self, job_id: str) -> Sequence[str]:
+        """What was done for a job since the last call that its owner should know, as sentences."""
+
+    def keep_nothing(self) -> None:
+        """The cluster ends: what is kept for later jobs of this store is given back, too."""
+
 
 class Host(Runner, Protocol):
     """The runner that owns this machine's nodes and runs the heads of all jobs. It reports ends at once.

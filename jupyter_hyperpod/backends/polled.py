@@ -90,6 +90,15 @@ class PolledRunner(ABC):
             self._changed.notify()
         return future
 
+    def expects(self, job_id: str, since_s: float) -> bool:
+        return False
+
+    def news(self, job_id: str) -> Sequence[str]:
+        return ()
+
+    def keep_nothing(self) -> None:
+        return
+
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
         address = options.get(BIND) or socket.gethostbyname(socket.gethostname())
         if address.startswith("127."):

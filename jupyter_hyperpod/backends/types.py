@@ -202,6 +202,7 @@ class Surroundings:
     ``directory``: for sockets and logs. ``selector``: callbacks registered there are called on the supervisor's thread.
     ``report`` is called at once with each `Report`, by a backend that gets such news at once. ``preload``: modules that
     jobs need. ``isolated``: each node has a network of its own. ``successor``: how the supervisor is started again.
+    ``store``: the path of the supervisor's store.
     """
 
     directory: Path
@@ -211,3 +212,4 @@ class Surroundings:
     preload: tuple[str, ...] = ()
     isolated: bool = False
     successor: Mapping[str, object] = field(default_factory=dict)
+    store: str = ""

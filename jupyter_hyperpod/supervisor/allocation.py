@@ -92,15 +92,23 @@ class Allocation:
         self._retry_cancels(now_s)
         if not self._settle(now_s):
             return
+        fresh_s = self.scheduler.fresh_s  # before the elements, which are at least as new
         elements = self.scheduler.observe(self.entry.job.id, self._asked_s)
+        for sentence in self.scheduler.news(self.entry.job.id):
+            self.entry.decided(None, sentence)
         if elements is None:
             if self.scheduler.problem:
                 self._report_problem(self.scheduler.problem)
-        elif self.scheduler.fresh_s != self._read_s:
-            self._read_s = self.scheduler.fresh_s
+        elif fresh_s != self._read_s:
+            self._read_s = fresh_s
             self.ledger.update(elements, now_s)
             if not self.entry.ended and now_s >= self._again_s:
                 self._act(plan, offenders)
+
+    @property
+    def begins(self) -> bool:
+        """Whether nodes run, or are about to run at once."""
+        return bool(self.ledger.running) or self.scheduler.expects(self.entry.job.id, self._read_s)
 
     def fault(self, command: Command) -> None:
         """Break a node, as far as the scheduler reaches it; answered when the scheduler has."""
@@ -308,6 +316,8 @@ class Allocations:
         """The cluster ends: give the nodes of all its jobs back, waiting a while for their schedulers."""
         jobs = [self.of(entry) for entry in entries if entry.elsewhere]
         jobs = [job for job in jobs if job.released is None]
+        for _, scheduler in self._schedulers.values():
+            scheduler.keep_nothing()
         for job in jobs:
             job.released = job.scheduler.release(job.entry.job.id)
         for _, scheduler in self._schedulers.values():

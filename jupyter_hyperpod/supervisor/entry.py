@@ -49,6 +49,8 @@ class JobEntry:
         self.target = self.commanded = self.spec.nodes
         self.state = "pending"
         self.started = False
+        self.early = False  # its coordinator was started before any of its nodes ran
+        self.withdrawn = False  # and is being ended again, because none does
         self.predecessor = 0  # process id of the supervisor that had started it and died
         self.ended_s: float | None = None
         self.rest_until_s = 0.0

@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..backends import load
-from ..backends.source import source_digest
+from ..backends.base import Host
+from ..backends.source import same_interpreter, source_digest
 from ..control.cluster import SOCKET
 from ..core.spec import HIDDEN, TURN_VARIABLE, JobSpec, LaunchPlan
 from ..mounts import table
 from ..storage.environment import HASH_SEED
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+from ..system.diagnostics import note
 from ..system.processes import identify
 
 AGENT = "jupyter_hyperpod.runtime.agent.main"
@@ -44,6 +46,25 @@ PRELOAD = (
 def digest_of(second: int) -> str:
     """The digest of the source as it was in that second: a thousand jobs at once cost one look at it."""
     return source_digest()
+
+
+class Renewal:
+    """Replaces zygote and nodes, once, where the installed source is no longer what they have loaded."""
+
+    def __init__(self, host: Host) -> None:
+        self._host, self._renewed_for = host, ""
+
+    def due(self, python: str) -> bool:
+        """Whether they are being replaced now, so that a job of this interpreter waits for that."""
+        digest = source_digest()
+        if digest in (self._host.warm_key, self._renewed_for) or not same_interpreter(python):
+            return False
+        if not self._host.renewable:
+            return False
+        note("the installed source has changed: loading it anew")
+        self._renewed_for = digest
+        self._host.renew()
+        return True
 
 
 def successor() -> dict[str, object]:

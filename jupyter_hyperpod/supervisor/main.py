@@ -19,7 +19,7 @@ from functools import partial
 
 from ..backends import host, load
 from ..backends.base import Host
-from ..backends.source import same_interpreter, source_digest
+from ..backends.source import source_digest
 from ..backends.types import ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from ..control.cluster import EXIT_LOCKED, SOCKET
 from ..control.clusters.shape import forget_shape, keep_shape, local_shape, said_of_late_nodes, settled_shape
@@ -36,7 +36,7 @@ from .entry import WRITER, JobEntry, end_all, recall, unfinished
 from .healing import Healing
 from .idle_watch import IdleWatch
 from .job_commands import carry_out
-from .launch import PRELOAD, digest_of, in_turn, successor, supervisor_arguments
+from .launch import PRELOAD, Renewal, digest_of, in_turn, successor, supervisor_arguments
 from .lock import Lock, take_lock
 from .machines import Machines, runs_on
 from .process_ends import ProcessEnds
@@ -68,10 +68,10 @@ class Supervisor:
         self.reading: dict[str, JobEntry] = {}  # their journals are not read to the end
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         surroundings = Surroundings(
-            self.directory, self.selector, self._on_report, os.environ, PRELOAD, shape[-1], successor=successor()
+            self.directory, self.selector, self._on_report, os.environ, PRELOAD, shape[-1], successor(), str(store.root)
         )
         self.host: Host = host(surroundings)
-        self._ends = ProcessEnds(self.host, succession.holds)
+        self._ends, self._renewal = ProcessEnds(self.host, succession.holds), Renewal(self.host)
         self.allocations = Allocations(surroundings)
         self.leaving = self.stopping = False
         self.stop_reason = ""
@@ -80,7 +80,7 @@ class Supervisor:
         self.scheduled = ScheduleWatch(store)
         self.idle = IdleWatch(self)
         self._scanned_s = -SCAN_EVERY_S
-        self._renewed_for = self._problem = self._trouble = ""
+        self._problem = self._trouble = ""
         self._before = 0  # the supervisor before this one, if it died
 
     def _take_shape(self, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
@@ -301,16 +301,21 @@ class Supervisor:
         """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
         if entry.resting(now_s):
             return
+        allocation = self.allocations.of(entry)
         plan = entry.plan(self.host.warm_key if entry.started or entry.planned else digest_of(int(now_s)))
         if entry.target != entry.commanded:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
         else:
-            self.allocations.of(entry).step(plan, now_s, self.allocations.avoided)
-        allocation = self.allocations.of(entry)
-        if entry.job.id in self.host.head.jobs or not (entry.started or allocation.ledger.running):
+            allocation.step(plan, now_s, self.allocations.avoided)
+        runs, begins = bool(allocation.ledger.running), allocation.begins
+        up = entry.job.id in self.host.head.jobs
+        if up and entry.early:
+            self._ends.judge_early_head(entry, runs, begins)
+        if up or not (entry.started or begins):
             return
-        if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
+        if self.host.head.state != "starting" and (entry.started or not self._renewal.due(entry.spec.python)):
             plan = allocation.scheduler.for_head(plan, entry.spec.backend_options)
+            entry.early = not (entry.started or runs)
             entry.started = self.host.launch_head(in_turn(plan, self.succession.turn)) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
@@ -331,7 +336,7 @@ class Supervisor:
         entry.decided(action.target, action.reason)
 
     def _begin(self, entry: JobEntry, action: Begin) -> None:
-        if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
+        if self.host.head.state == "starting" or (not entry.started and self._renewal.due(entry.spec.python)):
             return
         # a job that was started before this supervisor goes on with the source it was started with
         plan = entry.plan(self.host.warm_key if entry.started else source_digest())
@@ -341,18 +346,6 @@ class Supervisor:
         if begun:
             entry.decided({"nodes": begun}, action.reason)
         entry.started = entry.started or head_up
-
-    def _renews(self, entry: JobEntry) -> bool:
-        """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""
-        digest = source_digest()
-        if digest in (self.host.warm_key, self._renewed_for) or not same_interpreter(entry.spec.python):
-            return False
-        if not self.host.renewable:
-            return False
-        note("the installed source has changed: loading it anew")
-        self._renewed_for = digest
-        self.host.renew()
-        return True
 
     # -- what the host reports ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
 from ..storage.environment import UNRESOLVED
+from ..storage.store import ENDPOINT_FILE
 from .coordinator_watchdog import journal_loss
 from .entry import READ_S, STOP_GRACE_S, JobEntry
 from .reconcile import QUICK_S
@@ -32,6 +33,16 @@ class ProcessEnds:
             if entry.standstill:
                 self._host.signal(entry.job.id, HEAD, signal.SIGKILL)
 
+    def judge_early_head(self, entry: JobEntry, runs: bool, begins: bool) -> None:
+        """A coordinator that was started before any node of its job ran stays where one ``runs``, and goes where none
+        ``begins``: such a job waits without one."""
+        if runs:
+            entry.early = False
+        elif not begins:
+            entry.early = entry.started = False
+            entry.withdrawn = True
+            self._host.signal(entry.job.id, HEAD, signal.SIGKILL)
+
     def enforce_stop(self, entry: JobEntry, kill_at_s: float, now_s: float) -> None:
         """A job was told to stop: its head ends it; the supervisor does if there is no head, or if it is late."""
         if entry.job.id not in self._host.head.jobs and self._host.head.state != "starting":
@@ -45,7 +56,11 @@ class ProcessEnds:
         now_s = time.monotonic()
         if entry.ended:
             return
-        if report.node == HEAD:
+        if report.node == HEAD and entry.withdrawn:
+            entry.withdrawn = False
+            if not entry.poll_end(now_s):
+                (entry.job.path / ENDPOINT_FILE).unlink(missing_ok=True)
+        elif report.node == HEAD:
             self.replace_head(entry, report, now_s)
         elif report.status == 0:
             entry.rest_until_s = now_s + AGENT_REST_S

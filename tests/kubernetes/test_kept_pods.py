@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.backends.kubernetes.warm.fitting import FREE
+from jupyter_hyperpod.backends.kubernetes import manifests
+from jupyter_hyperpod.backends.kubernetes.client import Api
+from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
+from jupyter_hyperpod.backends.kubernetes.warm.fitting import FREE, KEEPER, FreePod
 from jupyter_hyperpod.backends.kubernetes.warm.keeper import READY
+from jupyter_hyperpod.backends.kubernetes.warm.pod_order import PodOrder
+from jupyter_hyperpod.backends.kubernetes.warm.pods import KeptPods, listed, path
+from jupyter_hyperpod.backends.types import BASE
+from jupyter_hyperpod.core.spec import LaunchPlan
+from jupyter_hyperpod.storage.store import ENDPOINT_FILE
 from tests.kubernetes.conftest import Desk, Submit
 from tests.kubernetes.test_jobs import START_S, jobs_of
 from tests.runtime.conftest import Run
-from tests.support.kubernetes import TEAM, Testbed
+from tests.support.kubernetes import CONTROLLER, TEAM, Testbed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 NODES = ["--nodes", "2", "--spares", "0"]
 KEPT = [*NODES, "--keep-warm", "5min"]
+ROUNDS = 8
 LEAVES = """
 import os, pathlib, socket, subprocess
 os.environ["LEFT"] = "1"
@@ -145,7 +157,109 @@ def test_kept_pods_are_listed_and_let_go(kubernetes: Testbed, job: Submit, desk:
 def test_a_kept_pod_ends_by_itself_though_nobody_is_there(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
     job(*NODES, "--keep-warm", "20s", source="print('first')").finish(timeout_s=START_S)
     until_kept(kubernetes, 2)
-    desk("cluster", "stop")
+    supervisor = json.loads(desk("cluster", "status", "--json").stdout)["pid"]
+    kubernetes.hosts.run(CONTROLLER, "kill", str(supervisor))  # it leaves, and what it has begun goes on
     kubernetes.until(lambda: kept(kubernetes) == {}, "no pod is kept any more", 60)
     phases = {pod["status"]["phase"] for pod in pods_in(kubernetes)}
     assert phases <= {"Succeeded"}, phases
+
+
+# Two jobs that a kept pod can be given to: what runs in it says which.
+CLAIMED = """
+import os
+def main():
+    with open(os.environ["CLAIMED"], "a") as file:
+        file.write(os.environ["CLIENT"] + "\\n")
+    return 0
+"""
+
+
+def test_of_two_clients_that_claim_one_pod_at_the_same_moment_one_has_it(
+    kubernetes: Testbed, job: Submit, desk: Desk
+) -> None:
+    job("--nodes", "1", "--spares", "0", "--keep-warm", "5min", source="print('first')").finish(timeout_s=START_S)
+    until_kept(kubernetes, 1)
+    directory = desk.store.root / "claims"
+    directory.mkdir()
+    (directory / "claimed.py").write_text(CLAIMED)
+    (directory / ENDPOINT_FILE).write_text('{"ended": "succeeded"}')  # so that the pod is kept each time
+    ran, both = directory / "ran", threading.Barrier(2)
+
+    def order(client: str, number: int) -> PodOrder:
+        env = {"HYPERPOD_JOB_DIR": str(directory), "CLAIMED": str(ran), "CLIENT": client, "OMP_NUM_THREADS": "1"}
+        place = str(directory)
+        plan = LaunchPlan(f"claim-{client}", "claimed", "", (), env, sys.executable, place, place, "")
+        return PodOrder(f"hp-{number}-0", plan, 300.0)
+
+    def claim(client: str, number: int) -> dict[int, FreePod]:
+        with kubernetes.network(), Api(read_access(kubeconfig=desk.kubeconfig)) as api:
+            pods = KeptPods()
+            pods.free = listed(api)
+            (free,) = pods.free
+            both.wait(60)
+            labels = manifests.labels(f"claim-{client}", BASE, number)
+            return pods.take(api, [order(client, number)], labels, free.fits, (), ())
+
+    won: list[str] = []
+
+    def all_have_run() -> bool:
+        return ran.exists() and ran.read_text().split() == won
+
+    for number in range(10, 10 + 2 * ROUNDS, 2):
+        with ThreadPoolExecutor(2) as pool:
+            asked = {name: pool.submit(claim, name, number + i) for i, name in enumerate(("a", "b"))}
+            found = [name for name in asked if asked[name].result()]
+        assert len(found) == 1, found
+        won += found
+        kubernetes.until(all_have_run, f"{won} have had the pod, and nobody else")
+        with kubernetes.network(), Api(read_access(kubeconfig=desk.kubeconfig)) as api:
+            (taken,), _ = api.list(path(api, "jobs"), f"{manifests.JOB}=claim-{found[0]}")
+            assert KeptPods().keep(api, [taken]) == {taken["metadata"]["name"]}
+        until_kept(kubernetes, 1, times=1 + len(won))
+
+
+def test_a_coordinator_that_began_for_a_kept_pod_goes_where_the_pod_does_not_answer(
+    kubernetes: Testbed, job: Submit, desk: Desk
+) -> None:
+    one = ["--nodes", "1", "--spares", "0"]
+    first = job(*one, "--keep-warm", "5min", source="print('first')")
+    first.finish(timeout_s=START_S)
+    until_kept(kubernetes, 1)
+    taint = ["kubectl-test", "NoSchedule"]
+    kubernetes.kubectl("taint", "nodes", "n1", "n2", f"{taint[0]}=yes:{taint[1]}")
+    try:
+        for node in ("n1", "n2"):
+            kubernetes.hosts.run(node, "pkill", "-STOP", "-f", KEEPER, check=False)
+        run = job(*one, source="print('second')")
+        endpoint = desk.store.job(run.job_id).path / ENDPOINT_FILE
+        kubernetes.until(endpoint.exists, "the coordinator begins while the pod is asked")
+        look = ["ps", "-o", "pid=", "-p", str(json.loads(endpoint.read_text())["pid"])]
+        assert kubernetes.hosts.run(CONTROLLER, *look).stdout.strip()
+        gone = lambda: not kubernetes.hosts.run(CONTROLLER, *look, check=False).stdout.strip()  # noqa: E731
+        kubernetes.until(gone, "no pod was taken: the coordinator goes")
+        run.until(lambda: "taint" in run.view["reason"], START_S)
+        assert run.view["state"] == "pending" and not endpoint.exists()
+    finally:
+        kubernetes.kubectl("taint", "nodes", "n1", "n2", f"{taint[0]}-")
+    run.finish(timeout_s=START_S)
+    assert list(run.text().values()) == ["second\n"]
+    assert run.view["incidents"] == [] and run.view["warnings"] == [], run.story()
+
+
+def test_kept_pods_give_way_to_a_job_that_they_do_not_fit(kubernetes: Testbed, job: Submit) -> None:
+    job(*KEPT, "--kubernetes", "resources=cpu=1500m", source="print('first')").finish(timeout_s=START_S)
+    there = until_kept(kubernetes, 2)
+    other = job(*NODES, "--kubernetes", "resources=cpu=1400m", source="print('second')")
+    other.finish(timeout_s=START_S)
+    told = [event.data["reason"] for event in other.events if event.kind == "decision.made"]
+    said = [reason for reason in told if "is let go" in reason]
+    assert len(said) == 2 and all("Insufficient cpu" in reason for reason in said), told
+    assert all(any(pod in reason for reason in said) for pod in there.values())
+    assert kept(kubernetes) == {}
+
+
+def test_a_cluster_that_is_stopped_keeps_no_pod(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
+    job(*KEPT, source="print('first')").finish(timeout_s=START_S)
+    until_kept(kubernetes, 2)
+    desk("cluster", "stop")
+    kubernetes.until(lambda: not pods_in(kubernetes), "no pod is left")

@@ -101,7 +101,7 @@ class KubernetesBackend:
 
     def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> KubernetesRunner:
         """A runner, whose thread begins with its first query."""
-        return KubernetesRunner(options or {}, selector=surroundings.selector, preload=surroundings.preload)
+        return KubernetesRunner(options or {}, surroundings.store, surroundings.selector, surroundings.preload)
 
 
 if TYPE_CHECKING:

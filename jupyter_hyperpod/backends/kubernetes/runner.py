@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -9,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from selectors import BaseSelector
 from typing import Any
 
 from ...core.backend_options import KEEP_WARM, has_remote_head, pod_user
-from ...core.errors import ClusterError
+from ...core.errors import ClusterError, HyperpodError
 from ...core.spec import LaunchPlan
 from ...core.units import parse_duration
 from ...system import portable
@@ -26,7 +28,7 @@ from .client import Api, ApiError
 from .doorbell import Doorbell
 from .kubeconfig import read_access
 from .warm import pods as kept_pods
-from .warm.fitting import fits, kept
+from .warm.fitting import Object, choose, fits, kept
 from .warm.pod_order import PodOrder
 
 FORBIDDEN, EXISTS = 403, 409
@@ -87,12 +89,19 @@ class KubernetesRunner(PolledRunner):
     def __init__(
         self,
         options: Mapping[str, str],
-        connect: Callable[[Mapping[str, str]], Api] = connect,
+        store: str = "",
         selector: BaseSelector | None = None,
         preload: Sequence[str] = (),
+        connect: Callable[[Mapping[str, str]], Api] = connect,
     ) -> None:
         super().__init__()
-        self._preload, self._kept = tuple(preload), kept_pods.KeptPods()
+        self._preload, self._kept, self._keeps = tuple(preload), kept_pods.KeptPods(), True
+        self._owner = kept_pods.owner(store)
+        self._followed: set[str] = set()  # jobs of this supervisor
+        # requests for which kept pods were free when they came, with their jobs; job -> when it was given kept pods
+        self._hopes: dict[int, str] = {}
+        self._taken_s: dict[str, float] = {}
+        self._news: dict[str, list[str]] = {}
         self._bell = Doorbell(self._hasten)
         self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
         self._wakeup = Wakeup(selector) if selector is not None else None
@@ -100,6 +109,7 @@ class KubernetesRunner(PolledRunner):
         self._options, self._connect = dict(options), connect
         self._connected: Api | None = None
         self._batch = 0
+        self._numbers = count()
         self._nodes_again_s = 0.0
         self._node_items: list[dict[str, Any]] = []
         # elements that were cancelled, by job and name: their Jobs are gone
@@ -125,16 +135,33 @@ class KubernetesRunner(PolledRunner):
     def log(self, name: str) -> str:
         return name
 
+    def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
+        self._followed.add(job_id)
+        return super().observe(job_id, since_s)
+
+    def expects(self, job_id: str, since_s: float) -> bool:
+        return self._taken_s.get(job_id, -math.inf) >= since_s or job_id in list(self._hopes.values())
+
+    def news(self, job_id: str) -> Sequence[str]:
+        return self._news.pop(job_id, ())
+
     # -- what is asked for -------------------------------------------------------------------------------------
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
-        return self._order(lambda: self._create(plan, request))
+        hope = next(self._numbers)
+        if self._kept.free and self._may_take(plan, request):
+            self._hopes[hope] = plan.job_id
+        return self._order(lambda: self._create(plan, request, hope))
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
         return self._order(lambda: self._end(job_id, names), TRIES) if names else settled(None)
 
     def release(self, job_id: str) -> Future[None]:
         return self._order(lambda: self._forget(job_id), TRIES)
+
+    def keep_nothing(self) -> None:
+        self._keeps = False
+        self._order(lambda: kept_pods.let_go(self._api(), kept_pods.listed(self._api(), self._owner)))
 
     def release_command(self, job_id: str) -> str:
         where = [f"--{name}={self._options[name]}" for name in ("context", "namespace") if name in self._options]
@@ -164,8 +191,23 @@ class KubernetesRunner(PolledRunner):
 
     # -- orders, on the thread -----------------------------------------------------------------------------------
 
-    def _create(self, plan: LaunchPlan, request: LaunchRequest) -> int:
+    def _may_take(self, plan: LaunchPlan, request: LaunchRequest) -> bool:
+        """Whether a kept pod seems to be free that fits. It is looked for anew before it is asked."""
+        with suppress(HyperpodError):
+            one = manifests.job(plan, request.options, request.part, 0, 0, person(request.options), request.avoid)
+            serving = self.serving(request.options, request.part)
+            free = self._kept.free or ()
+            return bool(choose(free, fits(one, plan, self._owner), 1, time.time(), request.avoid, serving))
+        return False
+
+    def _create(self, plan: LaunchPlan, request: LaunchRequest, hope: int) -> int:
         """Create the Jobs of a batch, all or none; the batch's number."""
+        try:
+            return self._create_all(plan, request)
+        finally:
+            self._hopes.pop(hope, None)
+
+    def _create_all(self, plan: LaunchPlan, request: LaunchRequest) -> int:
         wanted = [place for place in (plan.env.get(STORE_VARIABLE, ""), plan.log_directory) if place]
         if problem := not_shared(request.options, wanted):
             raise ClusterError(problem)
@@ -192,15 +234,22 @@ class KubernetesRunner(PolledRunner):
             for index in range(request.count)
         ]
         orders = [PodOrder(one["metadata"]["name"], plan, keep_s) for one in made]
-        owner = kept_pods.owner(plan.env.get(STORE_VARIABLE, ""))
-        digest, found = fits(made[0], plan, owner), manifests.labels(plan.job_id, request.part, batch)
-        serving = self.serving(request.options, request.part)
-        there = self._kept.take(api, orders, found, digest, request.avoid, serving)
-        if there:
-            self._soon()  # their nodes run, and only a list says so
+        digest, found = fits(made[0], plan, self._owner), manifests.labels(plan.job_id, request.part, batch)
+        there = self._take(api, orders, found, digest, request)
         for index, one in enumerate(made):
             if index not in there:
-                api.create(self._jobs(), kept(one, orders[index], self._preload, owner) if keep_s else one)
+                api.create(self._jobs(), kept(one, orders[index], self._preload, self._owner) if keep_s else one)
+
+    def _take(
+        self, api: Api, orders: Sequence[PodOrder], labels: Mapping[str, str], digest: str, request: LaunchRequest
+    ) -> Collection[int]:
+        """Kept pods take these orders, as far as there are some that fit; the numbers of the orders."""
+        serving = self.serving(request.options, request.part)
+        there = self._kept.take(api, orders, labels, digest, request.avoid, serving)
+        if there:
+            self._taken_s[orders[0].plan.job_id] = time.monotonic()
+            self._soon()  # their nodes run, and only a list says so
+        return there
 
     def _number(self) -> int:
         """A batch's number, which nobody else is likely to take: the time in microseconds."""
@@ -236,13 +285,15 @@ class KubernetesRunner(PolledRunner):
 
     def _forget(self, job_id: str) -> None:
         found, _ = self._api().list(self._jobs(), f"{manifests.JOB}={job_id}")
-        stay = self._kept.keep(self._api(), found)
+        stay = self._kept.keep(self._api(), found) if self._keeps else ()
         for job in found:
             if job["metadata"]["name"] not in stay:
                 self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
         self._end_pods(job_id, None)
         self._kept.forget(map(parse.element_of, found))
-        self._over.pop(job_id, None)
+        for known in (self._over, self._taken_s, self._news):
+            known.pop(job_id, None)
+        self._followed.discard(job_id)
 
     def _send(self, name: str, number: int) -> None:
         pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={self._kept.job(name)}")
@@ -269,10 +320,18 @@ class KubernetesRunner(PolledRunner):
         self._stale, self._list_again_s = False, time.monotonic() + LISTED_EVERY_S
         self._bell.hang(api, manifests.SELECTOR, {jobs_path: jobs_version, pods_path: pods_version})
         self._kept.seen(jobs, pods)
+        self._make_room(api, jobs, pods)
         found = parse.elements(jobs, pods)
         for job_id, over in self._over.items():
             found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())
         return found
+
+    def _make_room(self, api: Api, jobs: Sequence[Object], pods: Sequence[Object]) -> None:
+        with suppress(ClusterError):  # it is tried again
+            for job_id, sentence in self._kept.make_room(api, jobs, pods, set(self._followed), self._owner):
+                self._news.setdefault(job_id, []).append(sentence)
+        if self._kept.watched:
+            self._list_again_s = 0.0  # it is a matter of time, of which no watch tells
 
     def _read_nodes(self) -> dict[str, ReportedNode]:
         if time.monotonic() < self._nodes_again_s:

@@ -120,12 +120,17 @@ def of_job(labels: Mapping[str, str], index: int) -> dict[str, Any]:
     return {"metadata": {"labels": {**labels, parse.INDEX: str(index)}}}
 
 
-def free_pods(jobs: Iterable[Object], pods: Iterable[Object]) -> list[FreePod]:
-    """The pods that wait for a job."""
+def by_job(pods: Iterable[Object]) -> dict[str, list[Object]]:
+    """Pods by the names of the Jobs that have made them."""
     of: dict[str, list[Object]] = {}
     for pod in pods:
         of.setdefault(_about(pod).get("labels", {}).get(parse.JOB_NAME, ""), []).append(pod)
-    found = []
+    return of
+
+
+def free_pods(jobs: Iterable[Object], pods: Iterable[Object]) -> list[FreePod]:
+    """The pods that wait for a job."""
+    of, found = by_job(pods), []
     for job in jobs:
         about = _about(job)
         marks, name = about.get("labels", {}), about["name"]

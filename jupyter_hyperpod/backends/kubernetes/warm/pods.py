@@ -13,7 +13,7 @@ from ....system import portable
 from .. import parse
 from ..client import Api, ApiError
 from ..manifests import SELECTOR
-from . import doorway, fitting
+from . import doorway, fitting, making_room
 from .fitting import FREE, OWNER, FreePod, Object
 from .pod_order import PodOrder
 
@@ -24,11 +24,13 @@ GONE, CONFLICT = 404, 409
 
 
 class KeptPods:
-    """What a runner knows of the pods that are kept in its namespace. Used on the runner's thread alone."""
+    """What a runner knows of the pods that are kept in its namespace. On the runner's thread alone, except ``free``."""
 
     def __init__(self) -> None:
         self.free: list[FreePod] | None = None  # None: not listed yet
         self._jobs: dict[str, str] = {}  # element -> its Job, where that has another name
+        self._waits_s: dict[str, float] = {}  # element -> since when it waits for room, on the monotonic clock
+        self._ending: set[str] = set()  # pods that were let go for room, and are not gone yet
 
     def seen(self, jobs: Sequence[Object], pods: Sequence[Object]) -> None:
         """Both kinds have been listed."""
@@ -49,10 +51,7 @@ class KeptPods:
         asked = {job["metadata"]["name"]: job for job in jobs if fitting.keeps_s(job)}
         if not asked:
             return set()
-        pods: dict[str, list[Object]] = {}
-        for pod in api.list(path(api, "pods"), SELECTOR)[0]:
-            pods.setdefault(pod["metadata"]["labels"].get(parse.JOB_NAME, ""), []).append(pod)
-        found = set()
+        pods, found = fitting.by_job(api.list(path(api, "pods"), SELECTOR)[0]), set()
         for name, job in asked.items():
             current = parse.current(pods.get(name, []))
             if current is None or not fitting.may_stay(job, current):
@@ -62,6 +61,29 @@ class KeptPods:
                 api.patch(path(api, "jobs", name), fitting.freed(job, time.time()))
                 found.add(name)
         return found
+
+    def make_room(
+        self, api: Api, jobs: Sequence[Object], pods: Sequence[Object], mine: Collection[str], owner: str
+    ) -> list[tuple[str, str]]:
+        """Let kept pods go where a job of ``mine`` has waited for their room for a while; jobs, with sentences."""
+        now_s, names = time.monotonic(), {pod["metadata"]["name"] for pod in pods}
+        waits = {one.element: one for one in making_room.waiting(jobs, pods, mine)} if self.free else {}
+        self._ending &= names
+        if self._ending:
+            waits = {}  # what they give back may be enough
+        self._waits_s = {name: self._waits_s.get(name, now_s) for name in waits}
+        late = [one for name, one in waits.items() if now_s - self._waits_s[name] >= making_room.PATIENCE_S]
+        found = []
+        for pod, one in making_room.held_by(late, jobs, pods, owner):
+            if let_go(api, [pod]):
+                self._ending.add(pod.pod)
+                found.append((one.of, making_room.sentence(pod, one)))
+        return found
+
+    @property
+    def watched(self) -> bool:
+        """Whether a job waits, and kept pods might have to go."""
+        return bool(self._waits_s or self._ending)
 
     def take(
         self,
