@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import type { IAccount } from '../api';
 import { Chart, IMark } from '../compare/chart';
-import { csv, ICurves, lines, WHOLE } from '../compare/curves';
+import { csv, ICurves, IView, lines, WHOLE } from '../compare/curves';
 import { CsvButton, useSomeCurves } from '../compare/saving';
 import { ViewChoice } from '../compare/view';
 import { useShared } from '../components/context';
@@ -39,7 +39,6 @@ export function Curves(props: {
   if (pictures.length === 0) {
     return null;
   }
-  const marks = marksOf(job, value => said(value, trans));
   return (
     <section className="jp-Hp-curves">
       <div className="jp-Hp-chartbar">
@@ -59,17 +58,14 @@ export function Curves(props: {
       </div>
       <div className="jp-Hp-charts">
         {shown.map(picture => (
-          <Chart
+          <Picture
             key={picture.name}
-            name={picture.name}
-            lines={lines(drawn(account, picture), picture.name, view, NONE)}
-            names={picture.values.map(([, name]) => name)}
+            picture={picture}
+            account={account}
+            incidents={job.incidents.length}
+            job={job}
             view={view}
-            marks={marks}
-            onRange={range => setView({ ...view, range })}
-            said={picture.said}
-            stepped={picture.stepped}
-            legend={picture.values.length > 1}
+            setView={setView}
           />
         ))}
       </div>
@@ -77,6 +73,40 @@ export function Curves(props: {
     </section>
   );
 }
+
+/** Drawn again with a new account, incident or view only: a job's view changes far more often, and a curve is long. */
+const Picture = React.memo(
+  function Picture(props: {
+    picture: IPicture;
+    account: IAccount;
+    job: IJobView;
+    incidents: number;
+    view: IView;
+    setView: (view: IView) => void;
+  }): JSX.Element {
+    const { picture, account, job, view, setView } = props;
+    const { trans } = useShared();
+    return (
+      <Chart
+        name={picture.name}
+        lines={lines(drawn(account, picture), picture.name, view, NONE)}
+        names={picture.values.map(([, name]) => name)}
+        view={view}
+        marks={marksOf(job, value => said(value, trans))}
+        onRange={range => setView({ ...view, range })}
+        said={picture.said}
+        stepped={picture.stepped}
+        legend={picture.values.length > 1}
+      />
+    );
+  },
+  (before, after) =>
+    before.picture.name === after.picture.name &&
+    before.account === after.account &&
+    before.job.id === after.job.id &&
+    before.incidents === after.incidents &&
+    before.view === after.view
+);
 
 /** What is drawn of an account: of a value that was logged once there is no curve. */
 export function picturesOf(

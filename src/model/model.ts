@@ -13,6 +13,8 @@ import type { Cursor, IClusterView, IJobSummary, IJobView } from './views';
 
 /** Retry delay until the first request succeeds; afterwards the stream has its own back-off. */
 const RETRY_MS = 5000;
+/** Topics that are not a job. */
+const GENERAL: ReadonlySet<string> = new Set(['cluster', 'jobs', 'connection']);
 /** How many views of unwatched jobs are kept, so that watching one again needs no snapshot. */
 const RETIRED_VIEWS = 24;
 
@@ -363,9 +365,12 @@ export class HyperpodModel implements IDisposable {
     const now_ms = performance.now();
     const limit_ms = Math.max(now_ms, this._planned_ms); // a timer may be a little early
     this._planned_ms = Infinity;
-    const changed = new Set(
-      [...this._dirty].filter(topic => this._pace.due(topic) <= limit_ms)
+    const due = [...this._dirty].filter(
+      topic => this._pace.due(topic) <= limit_ms
     );
+    // The panel and a job's page are drawn in tasks of their own, so that neither makes the other's longer.
+    const general = due.filter(topic => GENERAL.has(topic));
+    const changed = new Set(general.length > 0 ? general : due);
     changed.forEach(topic => this._dirty.delete(topic));
     this._pace.begin(changed, now_ms);
     if (this._dirty.size > 0) {

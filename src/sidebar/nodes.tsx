@@ -151,6 +151,7 @@ interface IBlock extends Omit<ITiles, 'parts'> {
 
 const Block = React.memo(
   function Block(props: IBlock): JSX.Element {
+    const tiles = useTiles(props);
     return (
       <div
         className="jp-Hp-block"
@@ -162,17 +163,7 @@ const Block = React.memo(
             {props.label}
           </span>
         )}
-        {props.nodes.map((node, index) => (
-          <Tile
-            key={node.node}
-            node={node}
-            role={props.roles[index]}
-            named={props.named}
-            selected={node.node === props.selected}
-            current={node.node === props.current}
-            onSelect={props.onSelect}
-          />
-        ))}
+        {tiles}
       </div>
     );
   },
@@ -185,6 +176,40 @@ const Block = React.memo(
     before.nodes.every((node, index) => node === after.nodes[index]) &&
     before.roles.every((role, index) => role === after.roles[index])
 );
+
+/** The tiles of a block; those without news are the same elements as before, since a block has far more of them. */
+function useTiles(props: IBlock): readonly JSX.Element[] {
+  const before = React.useRef<{ props: IBlock; tiles: JSX.Element[] } | null>(
+    null
+  );
+  const old = before.current;
+  const tiles = props.nodes.map((node, index) => {
+    const same =
+      old?.props.nodes[index] === node &&
+      old.props.roles[index] === props.roles[index] &&
+      old.props.named === props.named &&
+      old.props.onSelect === props.onSelect &&
+      (old.props.selected === node.node) === (props.selected === node.node) &&
+      (old.props.current === node.node) === (props.current === node.node);
+    return same ? (
+      old.tiles[index]
+    ) : (
+      <Tile
+        key={node.node}
+        node={node}
+        role={props.roles[index]}
+        named={props.named}
+        selected={node.node === props.selected}
+        current={node.node === props.current}
+        onSelect={props.onSelect}
+      />
+    );
+  });
+  React.useEffect(() => {
+    before.current = { props, tiles };
+  });
+  return tiles;
+}
 
 const Tile = React.memo(function Tile(props: {
   node: INodeView;

@@ -85,6 +85,22 @@ describe('HyperpodModel', () => {
     expect(told).toHaveLength(3);
   });
 
+  it('tells of the panel and of a job one after the other, so that each is a short task', async () => {
+    await connected();
+    jest.advanceTimersByTime(1000);
+    const told: string[][] = [];
+    model.changed.connect((_, changed) => told.push([...changed]));
+    model.watch(ID);
+    for (const [topic, view] of [
+      [ID, newJobView(ID)],
+      ['cluster', newClusterView()]
+    ] as const) {
+      socket().say({ type: 'snapshot', topic, cursor: {}, view });
+    }
+    jest.advanceTimersByTime(100);
+    expect(told).toEqual([['cluster'], [ID]]);
+  });
+
   it('follows the cluster and the list of jobs from the start', async () => {
     await connected();
     expect(model.connection).toBe('online');
