@@ -50,6 +50,8 @@ import { argumentsOf, trials } from './sweep/plugin';
 import { IHyperpod } from './tokens';
 
 const PLUGIN = 'jupyter_hyperpod:plugin';
+/** After this time of JupyterLab's start, the cluster is asked for in any case. */
+const MOST_START_MS = 5000;
 
 export { IHyperpod };
 export type {
@@ -105,10 +107,16 @@ const core: JupyterFrontEndPlugin<IShared> = {
       void followSettings(registry, shared);
     }
     announceStates(model, trans);
-    void model.connect();
+    void begun(app).then(() => model.connect());
     return shared;
   }
 };
+
+/** JupyterLab's own start comes first, unless a document that it opens again takes very long. */
+function begun(app: JupyterFrontEnd): Promise<unknown> {
+  const late = new Promise(resolve => setTimeout(resolve, MOST_START_MS));
+  return Promise.race([app.restored, late]);
+}
 
 /** Write the example into the file browser's directory, and open it at its training cell. */
 async function openExample(
