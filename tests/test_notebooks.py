@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import nbformat
@@ -16,6 +17,7 @@ TREE = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((TREE / "notebooks").glob("*.ipynb"))
 LIFE_CYCLE = [path for path in NOTEBOOKS if path.name >= "02"]
 CELL_TIMEOUT_S = 300
+LIFE_CYCLE_S = 600.0  # from the data to a served model, and beyond
 EXECUTED = TREE / "test-output" / "notebooks"  # the documentation shows these copies, with their output
 
 # What a reader is told to look for, as patterns in the output of a whole notebook.
@@ -56,12 +58,17 @@ def test_a_notebook_begins_with_a_question_and_is_tested(path: Path) -> None:
 def test_the_whole_life_cycle_runs_headless(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "notebooks"
     folder.mkdir()
+    took_s: dict[str, float] = {}
     for _ in running_cluster(store, monkeypatch, "TEST_LIFE_CYCLE_MARK"):
         for path in LIFE_CYCLE:
+            began_s = time.monotonic()
             text = _run(path, folder)
+            took_s[path.name] = round(time.monotonic() - began_s, 1)
             for pattern in SHOWN[path.name]:
                 assert re.search(pattern, text), f"{path.name} does not show {pattern!r}:\n{text}"
     assert (folder / "life.html").stat().st_size > 10_000
+    print(f"the life cycle took {sum(took_s.values()):.0f} s: {took_s}")
+    assert sum(took_s.values()) <= LIFE_CYCLE_S, took_s
 
 
 def _run(path: Path, folder: Path) -> str:
