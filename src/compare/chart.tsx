@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
+import { Reader } from '../components/reader';
 import { formatDuration, formatInteger, formatLoss } from '../format';
 import {
   heights,
@@ -31,7 +32,7 @@ export interface IMark {
   text: string;
 }
 
-/** The curves of one logged value over each other: a drag chooses a part of the axis, a double click all of it. */
+/** The curves of one logged value over each other: a drag chooses a part of the axis, a double click all of it; keys read its values. */
 export function Chart(props: {
   name: string;
   lines: readonly ILine[];
@@ -97,6 +98,16 @@ export function Chart(props: {
     return `${props.names[line.run]} ${said(end.y)}`;
   });
   const empty = props.lines.length === 0;
+  const places = stops(props.lines, across);
+  const readAt = (at: number) => {
+    const there = props.lines.flatMap(line => {
+      const found = nearest(line, places[at], across);
+      return found < 0
+        ? []
+        : [`${props.names[line.run]} ${said(line.points[found].y)}`];
+    });
+    return `${place(places[at])}: ${there.join(', ')}`;
+  };
   return (
     <section className="jp-Hp-chart">
       <header className="jp-Hp-row">
@@ -229,6 +240,15 @@ export function Chart(props: {
             />
           ))}
         </svg>
+        {places.length > 0 && (
+          <Reader
+            name={name}
+            count={places.length}
+            at={pointer === null ? null : closest(places, pointer)}
+            tell={readAt}
+            onRead={at => setPointer(at === null ? null : places[at])}
+          />
+        )}
         {read.length > 0 && (
           <div
             className="jp-Hp-readouts"
@@ -273,7 +293,7 @@ function Curve(props: {
       .map((point, at) => {
         const right = x(point.x).toFixed(1);
         const up = y(value(at)).toFixed(1);
-        return at === 0
+        return at === 0 || point.apart
           ? `M${right} ${up}`
           : stepped
             ? `H${right}V${up}`
@@ -314,6 +334,20 @@ function Curve(props: {
       )}
     </g>
   );
+}
+
+/** Where the keyboard stops: at the values of the line that has the most of them in this part of the axis. */
+function stops(lines: readonly ILine[], [from, to]: Range): number[] {
+  return lines
+    .map(line =>
+      line.points.map(({ x }) => x).filter(x => from <= x && x <= to)
+    )
+    .reduce((one, other) => (other.length > one.length ? other : one), []);
+}
+
+function closest(places: readonly number[], value: number): number {
+  const away = places.map(place => Math.abs(place - value));
+  return away.indexOf(Math.min(...away));
 }
 
 export function tickText(value: number): string {

@@ -11,6 +11,8 @@ export interface IPoint {
   y: number;
   low: number;
   high: number;
+  /** No line leads here from the point before. */
+  apart?: boolean;
 }
 
 /** A run's curve; `smooth` has one value for each point. */

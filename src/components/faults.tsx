@@ -4,9 +4,10 @@ import type { FaultTarget } from '../api';
 import { Aim, FAULTS, Fault, faultsOf } from '../model/events';
 import { said } from '../said/said';
 import { useShared } from './context';
+import { openFaultMenu } from './faultMenu';
 import { Button } from './parts';
 
-/** The faults with a button of their own; the others are in a list. */
+/** The faults with a button of their own; the others are in a menu: a list would inject what an arrow key passes. */
 const AT_HAND: readonly Fault[] = ['kill', 'hang'];
 
 /** Buttons that inject faults into a target; nothing where faults are not allowed. */
@@ -19,7 +20,8 @@ export function FaultButtons(props: {
   /** The possible faults, where not all faults of the target make sense. */
   only?: readonly Fault[];
 }): JSX.Element | null {
-  const { actions, trans } = useShared();
+  const shared = useShared();
+  const { actions, trans } = shared;
   if (!actions.faultsAllowed) {
     return null;
   }
@@ -32,23 +34,25 @@ export function FaultButtons(props: {
   return (
     <span className="jp-Hp-right jp-Hp-faults">
       {others.length > 0 && (
-        <select
-          className="jp-Hp-select"
-          aria-label={trans.__('Inject another fault into %1', props.name)}
-          value=""
-          onChange={event => void inject(event.target.value as Fault)}
+        <button
+          type="button"
+          className="jp-Hp-button"
+          aria-haspopup="menu"
+          title={trans.__('Inject another fault into %1', props.name)}
+          onClick={event => {
+            event.stopPropagation();
+            const button = event.currentTarget;
+            const { left, bottom } = button.getBoundingClientRect();
+            const { job, target, name } = props;
+            const offer = { target, name, faults: others };
+            openFaultMenu(shared, job, name, [offer], button, {
+              x: left,
+              y: bottom
+            });
+          }}
         >
-          <option value="" disabled>
-            {props.words.other}
-          </option>
-          {others.map(fault => (
-            <option
-              key={fault}
-              value={fault}
-              title={said(FAULTS[fault].sentence, trans)}
-            >{`${fault}: ${said(FAULTS[fault].sentence, trans)}`}</option>
-          ))}
-        </select>
+          {props.words.other}
+        </button>
       )}
       {(['kill', 'hang'] as const)
         .filter(fault => faults.includes(fault))

@@ -14,13 +14,14 @@ import {
   tellParts,
   within
 } from '../dashboard/phases';
+import { strokes } from '../dashboard/strokes';
 import { IStretch, stretches } from '../dashboard/stretches';
 import { ILane, ISpan, lanes } from '../derive';
 import { formatClock, formatDuration } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { useNow, useShared, useTopics } from './context';
-import { choices, openLaneMenu } from './laneMenu';
+import { choices, openLaneMenu } from './faultMenu';
 
 const TICKS = 5;
 /** These are in every legend. */
@@ -171,7 +172,7 @@ export function Lanes({
         </div>
       </div>
       {samples.size > 0 && (
-        <p className="jp-Hp-quiet">
+        <p className="jp-Hp-small">
           {trans.__(
             'A lane’s colours are the parts of its time, close up those of the steps around each one. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
           )}
@@ -223,12 +224,16 @@ function Sparks(props: {
   const { used, node, place } = props;
   const sparks = Object.hasOwn(used.sparks, node) ? used.sparks[node] : {};
   const drawn = (['cpu', 'gpu'] as const).flatMap(name => {
-    const points = (sparks[name] ?? []).flatMap((value, at) =>
-      value === null
-        ? []
-        : `${place(used.start_s + used.times_s[at]).toFixed(2)} ${100 - value}`
-    );
-    return points.length > 1 ? [{ name, path: `M${points.join('L')}` }] : [];
+    const values = sparks[name] ?? [];
+    const there = values.flatMap((value, at) => (value === null ? [] : at));
+    const begins = strokes(there.map(at => used.times_s[at]));
+    const path = there
+      .map((at, order) => {
+        const x = place(used.start_s + used.times_s[at]).toFixed(2);
+        return `${begins[order] ? 'M' : 'L'}${x} ${100 - values[at]!}`;
+      })
+      .join('');
+    return there.length > 1 ? [{ name, path }] : [];
   });
   return drawn.length === 0 ? null : (
     <svg

@@ -5,6 +5,7 @@ import { stepAt } from '../derive';
 import { formatInteger, formatLoss } from '../format';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
+import { Reader } from './reader';
 
 /** High contrast: only the system's own colours are allowed. */
 const FORCED = '(forced-colors: active)';
@@ -39,6 +40,21 @@ export default function LossCurve(props: {
     return step === null ? [] : [{ step, open: incident.resumed_s === null }];
   });
 
+  const tell = (at: number): string => {
+    const point = job.history[Math.min(at, job.history.length - 1)];
+    const step = `${trans.__('step')} ${formatInteger(point[0])}`;
+    return `${step} · ${formatLoss(point[1] ?? null)} · ${point[3]} ${trans.__('members')}`;
+  };
+  const told = React.useRef(tell);
+  told.current = tell;
+  const [read, setRead] = React.useState<number | null>(null);
+  const onRead = (at: number | null) => {
+    setRead(at);
+    if (at === null) {
+      plot.current?.setCursor({ left: -10, top: -10 });
+    }
+  };
+
   React.useEffect(() => {
     const host = box.current;
     if (!host || !enough) {
@@ -46,18 +62,10 @@ export default function LossCurve(props: {
     }
     const onCursor = (chart: uPlot) => {
       if (readout.current) {
-        readout.current.textContent = readoutText(chart);
+        const at = chart.cursor.idx;
+        readout.current.textContent =
+          typeof at === 'number' ? told.current(at) : '';
       }
-    };
-    const words = { step: trans.__('step'), members: trans.__('members') };
-    const readoutText = (chart: uPlot): string => {
-      const at = chart.cursor.idx;
-      const [steps, losses, worlds] = chart.data;
-      if (at === null || at === undefined || steps[at] === undefined) {
-        return '';
-      }
-      const loss = formatLoss((losses[at] as number | null) ?? null);
-      return `${words.step} ${formatInteger(steps[at])} · ${loss} · ${worlds[at]} ${words.members}`;
     };
     const options = plotOptions(host.clientWidth, height, marks, onCursor);
     const chart = new uPlot(options, [[], [], []], host);
@@ -82,7 +90,7 @@ export default function LossCurve(props: {
       chart.destroy();
       plot.current = null;
     };
-  }, [enough, height, trans]);
+  }, [enough, height]);
 
   React.useEffect(() => {
     plot.current?.setData([
@@ -91,6 +99,16 @@ export default function LossCurve(props: {
       job.history.map(point => point[3])
     ]);
   }, [job.history, drawn, enough]);
+
+  React.useEffect(() => {
+    if (read !== null && plot.current) {
+      const [step] = job.history[Math.min(read, job.history.length - 1)];
+      plot.current.setCursor({
+        left: plot.current.valToPos(step, 'x'),
+        top: 0
+      });
+    }
+  }, [read, job.history, drawn, enough]);
 
   if (!enough) {
     return null;
@@ -102,17 +120,26 @@ export default function LossCurve(props: {
         <span>{trans.__('Loss')}</span>
         <span className="jp-Hp-readout" ref={readout} aria-hidden />
       </div>
-      <div
-        ref={box}
-        role="img"
-        aria-label={trans.__(
-          'Loss by step: %1 at step %2, %3 incidents marked',
-          last,
-          job.step,
-          job.incidents.length
-        )}
-        style={{ height }}
-      />
+      <div className="jp-Hp-plotbox">
+        <div
+          ref={box}
+          role="img"
+          aria-label={trans.__(
+            'Loss by step: %1 at step %2, %3 incidents marked',
+            last,
+            job.step,
+            job.incidents.length
+          )}
+          style={{ height }}
+        />
+        <Reader
+          name={trans.__('Loss')}
+          count={job.history.length}
+          at={read}
+          tell={tell}
+          onRead={onRead}
+        />
+      </div>
     </div>
   );
 }

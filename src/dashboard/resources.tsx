@@ -14,6 +14,7 @@ import type { IJobView } from '../model/views';
 import { said } from '../said/said';
 import { useResources } from './account';
 import { marksOf } from './curves';
+import { strokes } from './strokes';
 
 /** The nodes of a job over time, and what its processes use there. */
 export function Nodes({ job }: { job: IJobView }): JSX.Element {
@@ -185,11 +186,13 @@ export function lines(
   shift_s: number
 ): ILine[] {
   return (used.curves[quantity] ?? []).flatMap((values, run) => {
-    const points = values.flatMap((value, at) =>
-      value === null
-        ? []
-        : [{ x: used.times_s[at] + shift_s, y: value, low: value, high: value }]
-    );
+    const there = values.flatMap((value, at) => (value === null ? [] : at));
+    const begins = strokes(there.map(at => used.times_s[at]));
+    const points = there.map((at, order) => {
+      const y = values[at]!;
+      const point = { x: used.times_s[at] + shift_s, y, low: y, high: y };
+      return order > 0 && begins[order] ? { ...point, apart: true } : point;
+    });
     return points.length ? [{ run, points, smooth: [] }] : [];
   });
 }

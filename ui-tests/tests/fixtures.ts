@@ -252,6 +252,8 @@ export async function focusNotebook(page: Page): Promise<void> {
       (window as any).jupyterapp.shell.currentWidget.content.activate();
       return document.activeElement!.closest('.jp-Notebook') !== null;
     });
+  // Until its kernel is there, its cells are drawn again, which takes the focus from them.
+  await expect(page.getByText('(ipykernel) | Idle')).toBeVisible();
   await expect.poll(inside, 'the notebook has the focus').toBe(true);
 }
 

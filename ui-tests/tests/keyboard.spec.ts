@@ -1,6 +1,6 @@
 /**
  * Every view, used with the keyboard alone: no pointer moves here. What was pressed, and where that led, is kept in
- * test-output/ui/keyboard.txt. Deployments are in serve.spec.ts.
+ * test-output/ui/keyboard.txt. Deployments are in serve.spec.ts, sweeps in sweep.spec.ts.
  */
 
 import { mkdirSync, writeFileSync } from 'fs';
@@ -97,6 +97,42 @@ test.describe.serial('with the keyboard alone', () => {
       noise.ignore = true; // what the recorded job lacks, once it is no longer written
       writer.kill();
     }
+  });
+
+  test('the jobs are shared', async ({ page, server }) => {
+    keys.view('Sharing');
+    const group = server
+      .python('-c', 'import grp, os; print(grp.getgrgid(os.getgid()).gr_name)')
+      .trim();
+    const row = page.locator('#jp-hyperpod-sidebar .jp-Hp-sharing');
+    const dialog = page.locator('.jp-Dialog');
+    const share = async (read: string) => {
+      await keys.reach(button(row, 'Share…'));
+      await keys.press('Enter');
+      const field = dialog.getByLabel('Group that reads');
+      await expect(field).toBeFocused();
+      await keys.press('Control+a', 'Delete');
+      if (read) {
+        await keys.type(read);
+      }
+      await keys.reach(dialog.getByLabel('Group that operates'));
+      expect(await barriers(page, '.jp-Dialog')).toEqual([]);
+    };
+    await keys.command('Cluster and Training Jobs');
+    await share(group);
+    await keys.reach(
+      dialog.getByRole('button', { name: 'Share', exact: true })
+    );
+    await keys.press('Enter');
+    await expect(row).toContainText(`the group ${group} reads`);
+    await expect(button(row, 'Share…')).toBeFocused();
+    await share('no-such-group');
+    await keys.press('Escape');
+    await expect(dialog).toHaveCount(0);
+    await expect(button(row, 'Share…')).toBeFocused();
+    await share('');
+    await keys.press('Control+Enter');
+    await expect(row).toContainText('private');
   });
 
   test('the table of runs, a comparison and a promotion with its environment are used', async ({

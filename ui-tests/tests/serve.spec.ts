@@ -125,7 +125,6 @@ test('a deployment is used with the keyboard alone', async ({
 
   await test.step('the cell and its card', async () => {
     keys.view('Deployment: cell and card');
-    await expect(page.getByText('(ipykernel) | Idle')).toBeVisible();
     await focusNotebook(page);
     await keys.press('Shift+Enter', 'Shift+Enter');
     const card = page.locator('.jp-Hp-card');

@@ -3,6 +3,7 @@
 import { Page } from '@playwright/test';
 
 import { barriers, expect, openNotebook, picture, test } from './fixtures';
+import { button, Keys } from './keys';
 
 test.use({ suite: 'sweep' });
 
@@ -107,6 +108,41 @@ test.describe.serial('a sweep in parallel coordinates', () => {
     const saved = page.waitForEvent('download');
     await view.getByRole('button', { name: 'SVG' }).click();
     expect((await saved).suggestedFilename()).toBe(`${sweep}.svg`);
+  });
+
+  test('is used with the keyboard alone', async ({ page }) => {
+    const keys = new Keys(page);
+    const view = page.locator(VIEW);
+    keys.view('Sweep: from the table of runs');
+    await keys.command('Table of Runs');
+    const row = page.locator('.jp-Hp-runs [data-index="0"]');
+    await keys.reach(row);
+    await keys.reach(row.getByTitle(`Draw all trials of ${sweep}`));
+    await keys.press('Enter');
+    await expect(view.locator('.jp-Hp-trial')).toHaveCount(48);
+
+    keys.view('Sweep: parallel coordinates');
+    const handle = view.getByRole('slider', { name: 'optimizer, from' });
+    await keys.reach(handle);
+    await keys.press('ArrowUp', 'ArrowUp');
+    await expect(handle).toHaveAttribute('aria-valuetext', 'adamw');
+    await expect(view.getByRole('status')).toContainText('of 48 trials');
+    await expect(handle, 'it stays where the keys are').toBeFocused();
+    expect(await barriers(page, VIEW)).toEqual([]);
+    await keys.reach(button(view, 'Show all'), 'Shift+Tab');
+    await keys.press('Enter');
+    await expect(view.locator('tbody tr')).toHaveCount(48);
+    await expect(view.locator(':focus'), 'it is not lost').toHaveCount(1);
+
+    keys.view('Sweep: the table of its trials');
+    const best = view.locator('tbody tr').first().getByRole('button');
+    await keys.reach(best);
+    await expect(view.locator('.jp-Hp-readouts')).toContainText('accuracy');
+    await keys.press('Enter');
+    await expect(
+      page.locator('.jp-Hp-dashboard:not(.jp-Hp-trials):visible')
+    ).toBeVisible();
+    keys.keep('keyboard-sweep');
   });
 
   test('ticked runs are drawn by the parameters in which they differ', async ({

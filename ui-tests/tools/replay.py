@@ -19,9 +19,12 @@ from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.storage.journal import RecordWriter, event_writer
+from jupyter_hyperpod.storage.resources.node_uses import FOLDER
+from jupyter_hyperpod.storage.resources.samples import as_event
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 MICRO_BATCHES = 16
+SAMPLE_S = 5.0
 HEALTH = Path(__file__).parents[2] / "tests" / "journals" / "cluster-health.jsonl"
 
 
@@ -139,6 +142,32 @@ class Training:
         for rank in range(4):
             self.output(rank, f"tinylm: 8.4 M parameters on {'cpu'}, rank {rank} of 4\n")
 
+    def sample(self, duration_s: float) -> None:
+        """What the nodes used in that time; the third is the slowest."""
+        share = [0.62, 0.66, 0.9, 0.58]
+        ms = round(1000 * duration_s)
+        found = {
+            f"node-{node}": {
+                "ms": ms,
+                "cpu_ms": round(ms * 8 * self.noise.uniform(0.3, 0.5)),
+                "received": round(ms * self.noise.uniform(9e4, 1.1e5)),
+                "sent": round(ms * self.noise.uniform(9e4, 1.1e5)),
+                "gpu_ms": round(ms * share[rank] * self.noise.uniform(0.9, 1.05)),
+                "steps": max(1, round(duration_s / self.step_time_s)),
+                "compute_ms": round(ms * share[rank]),
+                "exchange_ms": round(ms * 0.06),
+                "waits_ms": round(ms * (0.92 - share[rank])),
+                "cores": 8,
+                "memory": round(self.noise.uniform(3.1e9, 3.4e9)),
+                "limit": 32_000_000_000,
+                "gpus": 1,
+                "gpu_memory": round(self.noise.uniform(21e9, 22e9)),
+                "gpu_limit": 80_000_000_000,
+            }
+            for rank, node in enumerate(self.nodes)
+        }
+        self.r._append(self.r.job.path / FOLDER, "coordinator", "nodes.sampled", as_event(found, duration_s))
+
     def output(self, rank: int, text: str, stream: str = "stdout") -> None:
         node = self.nodes[rank]
         self.r.say(
@@ -214,11 +243,13 @@ def main() -> None:
     parser.add_argument("--step-time-s", type=float, default=0.1)
     parser.add_argument("--extra-nodes", type=int, default=0, help="idle nodes beside the five")
     parser.add_argument("--health", action="store_true", help="what agents tell of two nodes of a scheduler")
+    parser.add_argument("--samples", action="store_true", help="what nodes use, every 5 s")
     options = parser.parse_args()
     store = Store(options.store).prepare()
     spec = JobSpec("tinylm", store.put_cell("# recorded\n"), nodes=4, elastic=ElasticRange(2, 8))
     job = store.create_job(spec)
     recording = Recording(store, job, Clock(behind_s=options.past * options.step_time_s + 3))
+    (job.path / FOLDER).mkdir(exist_ok=True)
     recording.say("control", "job.submitted", id=job.id, spec=spec.to_json())
     training = Training(recording, options.steps, options.step_time_s)
     training.start()
@@ -235,6 +266,8 @@ def main() -> None:
         if step in losses:
             training.lose(list(losses).index(step) + 1, losses[step])
         training.step(step, redone=4 if step in losses else 0)
+        if options.samples and step % max(1, round(SAMPLE_S / options.step_time_s)) == 0:
+            training.sample(SAMPLE_S)
     recording.say("worker", "session.closed", step=options.steps, digest="5e" * 32)
     recording.say("coordinator", "job.state", state="succeeded", reason="every rank finished")
     for node in range(1, 6):

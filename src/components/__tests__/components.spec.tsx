@@ -272,15 +272,28 @@ describe('ClusterSection', () => {
     const injectFault = jest.fn().mockResolvedValue(undefined);
     draw(<ClusterSection />, shared({ cluster }, { injectFault }));
     await click('[data-node=node-2]');
-    const options = [
-      ...host.querySelectorAll<HTMLOptionElement>('.jp-Hp-detail option')
-    ];
-    expect(options.map(option => option.value)).toEqual([
-      '',
-      'partition',
-      'preempt'
+    const button = find('.jp-Hp-detail [aria-haspopup=menu]');
+    button.focus();
+    button.click();
+    const menu = document.querySelector<HTMLElement>('.lm-Menu')!;
+    const items = [...menu.querySelectorAll('.lm-Menu-itemLabel')];
+    expect(items.map(item => item.textContent)).toEqual([
+      expect.stringMatching(
+        /^node-2 · partition: .*its network reaches nobody/
+      ),
+      expect.stringMatching(/^node-2 · preempt: /)
     ]);
-    expect(options[1].textContent).toContain('its network reaches nobody');
+    const press = (key: string, keyCode: number) =>
+      menu.dispatchEvent(
+        new KeyboardEvent('keydown', { key, keyCode, bubbles: true } as any)
+      );
+    press('ArrowDown', 40);
+    expect(injectFault).not.toHaveBeenCalled();
+    press('Enter', 13);
+    expect(injectFault).toHaveBeenCalledWith(JOB.id, 'preempt', {
+      node: 'node-2'
+    });
+    expect(document.activeElement).toBe(button);
   });
 
   it('hides faults where they are not allowed', async () => {

@@ -6,6 +6,7 @@ import { draw, find, host, shared } from '../../__tests__/page';
 import { ApiError, IResources } from '../../api';
 import { IJobView, newJobView } from '../../model/views';
 import { lines, Nodes, Resources, sentences } from '../resources';
+import { strokes } from '../strokes';
 
 const trans = nullTranslator.load('jupyter_hyperpod');
 
@@ -140,4 +141,23 @@ it('shows the lanes where the server does not know what they used', async () => 
   expect(host.querySelectorAll('.jp-Hp-lanes').length).toBe(1);
   expect(find('.jp-Hp-banner').textContent).toBe('not allowed');
   expect(host.querySelector('.jp-Hp-chart')).toBeNull();
+});
+
+it('a node that was away has no line for that time', () => {
+  expect(strokes([])).toEqual([]);
+  expect(strokes([10])).toEqual([true]);
+  expect(strokes([0, 10, 20, 80, 90])).toEqual([
+    ...[true, false, false],
+    ...[true, false]
+  ]);
+  const back = {
+    ...used(),
+    times_s: [0, 10, 20, 80, 90],
+    curves: { cpu: [[1, 2, 3, 4, 5]] }
+  } as unknown as IResources;
+  const [line] = lines(back, 'cpu', 0);
+  expect(line.points.map(point => point.apart ?? false)).toEqual([
+    ...[false, false, false],
+    ...[true, false]
+  ]);
 });

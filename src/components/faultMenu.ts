@@ -1,4 +1,4 @@
-/** The menu of a lane: the faults that its node and its member can get. */
+/** The menus of faults: those of a lane, which its node and its member can get, and those of one target. */
 
 import { MenuSvg } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
@@ -29,30 +29,54 @@ export function choices(
   return found;
 }
 
-/** Open the menu at a place of the page; `button` has the focus again when it closes. */
+/** Faults of one target, which the menu names. */
+export interface IOffer {
+  target: FaultTarget;
+  name: string;
+  faults: readonly Fault[];
+}
+
+/** Open the menu of a lane at a place of the page; `button` has the focus again when it closes. */
 export function openLaneMenu(
-  { actions, trans }: IShared,
+  shared: IShared,
   job: IJobView,
   node: string,
   button: HTMLElement,
   place: { x: number; y: number }
 ): void {
+  const { trans } = shared;
+  const offers = choices(job, node).map(({ target, faults }) => ({
+    target,
+    faults,
+    name: 'rank' in target ? trans.__('rank %1', target.rank) : node
+  }));
+  openFaultMenu(shared, job.id, node, offers, button, place);
+}
+
+/** Open a menu of faults; `title` names what breaks, and `button` has the focus again when it closes. */
+export function openFaultMenu(
+  { actions, trans }: IShared,
+  job: string,
+  title: string,
+  offers: readonly IOffer[],
+  button: HTMLElement,
+  place: { x: number; y: number }
+): void {
   const commands = new CommandRegistry();
   const menu = new MenuSvg({ commands });
-  menu.title.label = trans.__('Break %1', node);
+  menu.title.label = trans.__('Break %1', title);
   // Without a separator: Lumino's can have the focus and has no role.
-  choices(job, node).forEach(({ target, faults }) => {
-    const name = 'rank' in target ? trans.__('rank %1', target.rank) : node;
+  for (const { target, name, faults } of offers) {
     for (const fault of faults) {
       const command = `${fault} ${name}`;
       commands.addCommand(command, {
         label: `${name} · ${fault}: ${said(FAULTS[fault].sentence, trans)}`,
         describedBy: { args: { type: 'object', properties: {} } },
-        execute: () => actions.injectFault(job.id, fault, target)
+        execute: () => actions.injectFault(job, fault, target)
       });
       menu.addItem({ command });
     }
-  });
+  }
   menu.aboutToClose.connect(() => {
     button.focus({ preventScroll: true });
     // It goes on with the command that was chosen.
