@@ -12,8 +12,11 @@ import hashlib
 import json
 import math
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from .reduction import as_bytes
 
 Skeleton = Any
 _SEQUENCES: dict[str, Callable[..., Any]] = {"l": list, "u": tuple, "e": set, "f": frozenset}
+_TEXTS: dict[str, Callable[[str], Any]] = {"Decimal": Decimal, "Fraction": Fraction, "bytearray": bytearray.fromhex}
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -39,6 +43,7 @@ def pack(state: Any, on_device: bool = False, layouts: bool = True) -> tuple[Ske
     def walk(value: Any, path: str) -> Skeleton:
         if isinstance(value, torch.Tensor):
             part = shards.local(value.detach())
+            part = part.resolve_conj().resolve_neg() if part.layout is torch.strided else part
             tensors.append((part if on_device else part.cpu()).contiguous())
             shape: list[Any] = [str(part.dtype), list(part.shape)]
             if shards.is_shard(value):
@@ -85,12 +90,12 @@ def _as_key(key: Any) -> Any:
 def is_array(value: Any) -> bool:
     """Whether `value` is an array or a number of numpy, which has been loaded then."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "biufc"
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "biufcUSmM"
 
 
-def _as_tensor(array: Any) -> torch.Tensor:
+def _as_tensor(given: Any) -> torch.Tensor:
     numpy: Any = sys.modules["numpy"]
-    return torch.from_numpy(numpy.frombuffer(bytearray(array.tobytes()), numpy.uint8))
+    return torch.from_numpy(numpy.frombuffer(bytearray(given.tobytes()), numpy.uint8))
 
 
 def _as_array(
@@ -98,10 +103,10 @@ def _as_array(
 ) -> Any:
     import numpy
 
-    array = numpy.frombuffer(bytearray(tensor.numpy().tobytes()), numpy.dtype(dtype)).reshape(shape)
+    found = numpy.frombuffer(bytearray(tensor.numpy().tobytes()), numpy.dtype(dtype)).reshape(shape)
     if order is not None:
-        array = numpy.ascontiguousarray(array.transpose(order)).transpose(_order(order, ascending=True))
-    return array if whole else array[()]
+        found = numpy.ascontiguousarray(found.transpose(order)).transpose(_order(order, ascending=True))
+    return found if whole else found[()]
 
 
 def _order(strides: Sequence[int], ascending: bool = False) -> list[int]:
@@ -122,6 +127,12 @@ def _spelled(value: Any) -> list[Any] | None:
         return ["complex", value.real, value.imag]
     if isinstance(value, bytes):
         return ["bytes", value.hex()]
+    if isinstance(value, bytearray):
+        return ["bytearray", value.hex()]
+    if isinstance(value, array):
+        return ["array", value.typecode, value.tobytes().hex()]
+    if isinstance(value, (Decimal, Fraction)):
+        return [type(value).__name__, str(value)]
     if isinstance(value, torch.Size):
         return ["Size", *value]
     if isinstance(value, range):
@@ -139,11 +150,17 @@ def _read(kind: str, *parts: Any) -> Any:
         return torch.Size(parts)
     if kind == "range":
         return range(*parts)
+    if kind == "array":
+        return array(parts[0], bytes.fromhex(parts[1]))
+    if kind in _TEXTS:
+        return _TEXTS[kind](*parts)
     return torch.device(*parts) if kind == "device" else complex(*parts) if kind == "complex" else bytes.fromhex(*parts)
 
 
 def _bytes_of(dtype: str, shape: Sequence[int], *_more: Any) -> int:
-    return int(dtype[2:]) * math.prod(shape)
+    import numpy
+
+    return int(numpy.dtype(dtype).itemsize) * math.prod(shape)
 
 
 def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = torch.empty) -> list[torch.Tensor]:

@@ -173,6 +173,10 @@ class Comparison:
         """The session's data."""
         return self._sources["data"]
 
+    def refused(self) -> str:
+        """What the source alone shows that no member could repeat, "" for nothing: it explains other gradients best."""
+        return Program(Walk()).refused
+
     def matters(self, name: str) -> bool:
         """Whether what a variable holds flows into the training or into what is printed at the end."""
         return Program(Walk()).reads.flow(name) is not Flow.NOWHERE

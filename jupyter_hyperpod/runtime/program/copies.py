@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from ..comm.state_codec import is_array
-from ..session.optimizer_state import access, copy_tensor, has_state, memory_file, put_array, put_tensor
+from ..session.optimizer_state import access, copy_memory, has_memory, has_state, memory_file, put_memory
 from .own_files import dictionary, factory_of, is_own_class, own_class, plain_items, set_items, tuple_class
 from .value_kinds import (
     DICTIONARIES,
@@ -108,10 +107,8 @@ class Copier:
             return SKIPPED
         if isinstance(value, Enum):
             return {ENUM: value.name, TYPE: type_name(value)}
-        if isinstance(value, torch.Tensor):
-            return copy_tensor(value, before)
-        if is_array(value) and not hasattr(value, "mask"):
-            return value.copy(order="K")
+        if has_memory(value):
+            return copy_memory(value, before)
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             state = self._of_states.copied(how[0](value), earlier, path)
@@ -337,10 +334,8 @@ class Copier:
         """Change `target` to hold `copy`; False where that is not possible in place."""
         if type(target) in PLAIN:
             return False
-        if isinstance(target, torch.Tensor):
-            return put_tensor(target, copy)
-        if is_array(target):
-            return put_array(target, copy)
+        if has_memory(target):
+            return put_memory(target, copy)
         if isinstance(copy, dict) and (ENUM in copy or NAMED in copy or ORIGIN in copy):
             return False
         if isinstance(copy, dict) and OBJECT in copy:

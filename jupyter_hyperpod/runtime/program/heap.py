@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import sys
 import threading
 import types
 from argparse import Namespace
@@ -21,8 +22,8 @@ from typing import Any
 
 import torch
 
-from ...system.place import here
 from ..comm.state_codec import is_array
+from ..process_settings import SETTINGS
 from ..session.optimizer_state import access
 from . import readings
 from .analysis.syntax import attributes_set
@@ -43,14 +44,6 @@ _TORCH = ("torch.utils.data.", "torch.distributions.", "torch.quasirandom")  # o
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _OWN = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # of the session, with something to look at
 _NOT_FOLLOWED = (types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType, FrameType)
-SETTINGS = {  # of the process, by the functions that set them
-    "set_default_dtype": torch.get_default_dtype,
-    "set_grad_enabled": torch.is_grad_enabled,
-    "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
-    "set_float32_matmul_precision": torch.get_float32_matmul_precision,
-    "set_num_threads": torch.get_num_threads,
-    "chdir": here,  # of a folder that was deleted, the name stays
-}
 
 
 class Heap:
@@ -59,6 +52,7 @@ class Heap:
     def __init__(self, own: frozenset[int], sources: dict[str, Any]) -> None:
         self._set: dict[str, list[list[str]]] = {}
         self._staying: set[types.CodeType] = set()  # what runs between two steps
+        self._settings: dict[Path, Noted] = {}  # as they were between two steps
         self._environ: tuple[dict[Any, Any], dict[Path, Noted]] = ({}, {})  # to decode it once
         self.own = own
         self._sources = {name: value for name, value in sources.items() if value is not None}
@@ -68,8 +62,11 @@ class Heap:
         walk, seen = Walk(), set[int]()
         self._staying = {frame.f_code for frame in callers()} if between else self._staying
         todo, late = deque(self._roots()), deque(self._of_frames(staying=False))
-        for name, read in SETTINGS.items():
-            walk.found[(("setting", name),)] = Noted(str(read()), "setting", 0, name, 0, name)
+        if between or not self._settings:  # a step may run inside a block that sets them for its time
+            self._settings = {
+                (("setting", name),): Noted(str(read()), "setting", 0, name, 0, name) for name, read in SETTINGS.items()
+            }
+        walk.found.update(self._settings)
         walk.found.update(self._environment())
         count = 0
         while todo or late:
@@ -162,7 +159,7 @@ class Heap:
             grad = value.grad if value.is_leaf and value.requires_grad and not own else None
             held = list(_attributes(one)) if value.__dict__ else []
             return held + ([_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else [])
-        if is_array(value):
+        if is_array(value) or isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ())):
             _note(walk, one, readings.of_array(value))
             return []
         if isinstance(value, torch.nn.Module):
@@ -176,6 +173,8 @@ class Heap:
         if access(value) is not None:
             if not own:
                 _note(walk, one, readings.of_state(value))
+                if not self.own.isdisjoint(map(id, vars(value).values() if hasattr(value, "__dict__") else ())):
+                    walk.touching.add(one.name)  # a scheduler, which changes the optimizer
             return list(_attributes(one)) if has_attributes(value) else []
         return self._compound(one, walk)
 

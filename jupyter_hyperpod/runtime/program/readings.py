@@ -37,6 +37,10 @@ SHOWS = (
     )
 ) - {"dataclasses", "functools", "io", "_io", "queue", "types", "typing", "_csv", "csv"}
 _ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
+_BUFFERS = {
+    *(("builtins", "bytearray"), ("builtins", "memoryview"), ("array", "array"), ("mmap", "mmap")),
+    *(("_ctypes", name) for name in ("_SimpleCData", "Array", "Structure", "Union")),
+}
 _CACHE = type(functools.lru_cache(lambda: None))
 
 
@@ -67,8 +71,21 @@ def of_closed(value: Any) -> Hashable | None:
         return "moment", repr(value)
     if isinstance(value, ContextVar):
         return "context", nested(value.get(None), 3)
+    if (buffer := _buffer_of(value)) is not None:
+        return type(value).__name__, len(buffer), zlib.crc32(buffer[:READ_WHOLE]), zlib.crc32(buffer[-READ_WHOLE:])
     if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
         return "weak", nested(list(value.values()), 3)
+    return None
+
+
+def _buffer_of(value: Any) -> memoryview | None:
+    """The memory of numbers or bytes that an object without attributes holds, None for other objects."""
+    if type(value).__module__ == "multiprocessing.sharedctypes":
+        value = getattr(value, "get_obj", lambda: value)()
+    kinds = {(kind.__module__, kind.__name__) for kind in type(value).__mro__}
+    if not kinds.isdisjoint(_BUFFERS):
+        with suppress(TypeError, ValueError):  # a released one
+            return memoryview(value).cast("B")
     return None
 
 
@@ -92,8 +109,11 @@ def plain(value: Any) -> Hashable:
 def of_tensor(value: torch.Tensor) -> Hashable:
     """Shape, kind and content of a tensor; of a large one, of evenly spread elements, and torch's count of writes."""
     data = value.detach()
+    if data.layout is torch.sparse_coo:
+        return "tensor", tuple(value.shape), of_tensor(data._indices()), of_tensor(data._values())
     if data.is_meta or data.layout is not torch.strided:
         return "tensor", data._version
+    data = data.resolve_conj().resolve_neg()
     large = data.nelement() > READ_WHOLE
     if large:
         flat = data.view(-1) if data.is_contiguous() else data.reshape(-1)
@@ -110,6 +130,8 @@ def of_tensor(value: torch.Tensor) -> Hashable:
 
 def of_array(value: Any) -> Hashable:
     """Shape, kind and content of an array, or of evenly spread elements of a large one."""
+    if value.dtype.hasobject:
+        return "array", value.shape, value.dtype.str, nested(value.tolist(), 3)
     flat = value.reshape(-1)
     if flat.size > READ_WHOLE:
         flat = flat[:: flat.size // READ_WHOLE + 1]

@@ -251,6 +251,8 @@ class Reproducible:
             if found := next((part["counted"] for part in shown if part["counted"]), None):
                 raise TrainingError(found[0])
             return
+        if refused := self._comparison.refused():
+            raise TrainingError(refused)
         changed = {name for one, other in zip(held, held[1:], strict=False) for name in _differing([one, other])}
         seen = self._comparison.names(walks[0], walks[-1]) if walks and not changed else []
         found = self._gather(plan, {"changed": sorted(changed), "held": held[-1] if held else {}, "seen": seen})

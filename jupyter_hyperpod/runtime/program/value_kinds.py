@@ -8,7 +8,9 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable
+from decimal import Decimal
 from enum import EnumMeta
+from fractions import Fraction
 from pathlib import Path
 from types import FunctionType, GeneratorType, SimpleNamespace
 from typing import Any, Protocol
@@ -20,7 +22,10 @@ from ..session.optimizer_state import has_state
 from .own_files import is_own_file
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
-PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
+PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), range, Decimal, Fraction),
+    *(torch.Size, torch.dtype, torch.device),
+)
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 LONG, DEEP = 100, 20  # items of a list, lists in lists
 SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied

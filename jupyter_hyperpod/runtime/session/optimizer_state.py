@@ -6,6 +6,7 @@ import hashlib
 import io
 import random
 import sys
+from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -24,6 +25,7 @@ from .turns import AnyOptimizer, ones
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)  # cannot travel
 CHILDREN = "children"  # beside the state of a generator of numpy, how many generators were made of it
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CALLED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
@@ -91,7 +93,7 @@ def access(value: Any) -> Access | None:
         return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
     if isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed:
         return _memory_file, set_memory_file
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return (lambda v: v.getstate()), (lambda v, copy: v.setstate(copy))
     if numpy is not None and isinstance(value, numpy.random.RandomState):
         return (lambda v: v.get_state(legacy=False)), (lambda v, copy: v.set_state(copy))
@@ -186,12 +188,35 @@ def put_tensor(target: torch.Tensor, copy: Any) -> bool:
     return True
 
 
-def put_array(target: Any, copy: Any) -> bool:
-    """Change an array to hold a copy; False where that is not possible in place."""
-    if not is_array(copy) or not target.shape or (target.shape, target.dtype) != (copy.shape, copy.dtype):
-        return False
-    target[...] = copy
-    return True
+def has_memory(value: Any) -> bool:
+    """Whether `value` is a block of numbers: a dense tensor, an array of numpy without a mask, an ``array.array`` or a
+    ``bytearray``.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.layout not in SPARSE
+    return type(value) in (array, bytearray) or (is_array(value) and not hasattr(value, "mask"))
+
+
+def copy_memory(value: Any, before: Any) -> Any:
+    """A copy of what `has_memory`; of a tensor in the memory of an earlier copy where it fits."""
+    if isinstance(value, torch.Tensor):
+        return copy_tensor(value, before)
+    return value.copy(order="K") if is_array(value) else value[:]
+
+
+def put_memory(target: Any, copy: Any) -> bool:
+    """Change what `has_memory` to hold a copy; False where that is not possible in place."""
+    if isinstance(target, torch.Tensor):
+        return put_tensor(target, copy)
+    if is_array(target):
+        fits = is_array(copy) and target.shape and (target.shape, target.dtype) == (copy.shape, copy.dtype)
+        if fits:
+            target[...] = copy
+        return bool(fits)
+    fits = type(target) is type(copy) and getattr(target, "typecode", "") == getattr(copy, "typecode", "")
+    if fits:
+        target[:] = copy
+    return fits
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import io
 import linecache
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -77,6 +79,7 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
         module.__dict__.update({"__file__": filename, "__builtins__": __builtins__})
         sys.modules["__main__"] = module
         seed_everything(0, 1)
+        decimal.setcontext(decimal.getcontext().copy())
         generators.note()
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         try:
@@ -101,7 +104,8 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
 def _as_before(folder: Path) -> Iterator[None]:
     """Undo what a cell does to its process: own modules that it imports, the environment, the folder, torch's types."""
     main, modules, environment, here = sys.modules["__main__"], set(sys.modules), dict(os.environ), os.getcwd()
-    kind = torch.get_default_dtype()
+    kind, flash = torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled()
+    hooks = {name: dict(table) for name, table in _hooks_of_all_modules()}
     sys.path.insert(0, os.fspath(folder))
     try:
         yield
@@ -112,9 +116,18 @@ def _as_before(folder: Path) -> Iterator[None]:
         os.environ.update(environment)
         os.chdir(here)
         torch.set_default_dtype(kind)
+        torch.backends.cuda.enable_flash_sdp(flash)
+        for name, table in _hooks_of_all_modules():
+            table.clear()
+            table.update(hooks[name])
         for name in set(sys.modules) - modules:
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(os.fspath(folder)):
                 del sys.modules[name]  # it has to be as in a new process
+
+
+def _hooks_of_all_modules() -> Iterator[tuple[str, Any]]:
+    tables = vars(torch.nn.modules.module).items()
+    return ((name, table) for name, table in tables if name.startswith("_global_") and isinstance(table, dict))
 
 
 def _kept(text: str) -> list[str]:

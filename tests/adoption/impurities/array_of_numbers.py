@@ -1,4 +1,4 @@
-# refused: scales in line 21
+# carried
 from array import array
 
 import torch

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ...process_settings import SETTINGS
 from ..frames import callers, is_ours
-from ..heap import SETTINGS
 from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
 from . import chance

@@ -1,0 +1,21 @@
+# refused: manual_seed in line 14
+import time
+
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+def loss_fn(batch):
+    torch.manual_seed(time.time_ns() % 2**31)
+    return torch.nn.functional.mse_loss(model(torch.nn.functional.dropout(batch[0])), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())
