@@ -16,6 +16,7 @@ from jupyter_hyperpod.control import jobs
 
 LIST_LIMIT_S, REQUESTS_LIMIT = 1.0, 1.0
 KNOWN_S = 300.0
+QUIET_S, QUIET_MOST = 5.0, 1.2  # per second; a list of both kinds and one of nodes come in that time anyway
 LOOKS = 3
 AT_ONCE = 4
 NOBODY_HAS = "nvidia.com/gpu=1"
@@ -33,8 +34,10 @@ def measure_crowd(rig: Rig, hollow: int, many: int, seconds: float) -> Part:
     accepted_s = time.time() - began_s
     known_s = until_each_says_why(rig.store, many, b'"Pending"', began_s, KNOWN_S)
     progress(f"{many} jobs submitted in {accepted_s:.1f} s, all known after {known_s:.1f} s")
+    rig.bed.until(lambda: _is_quiet(rig), "the cluster has said of all of them what there is to say")
+    quiet_s = time.time() - began_s
     rate, watches = rig.asked_per_s(seconds)
-    progress(f"{rate:.2f} requests/s beside {watches} watches")
+    progress(f"quiet after {quiet_s:.1f} s; {rate:.2f} requests/s beside {watches} watches")
     told: dict[str, Callable[[], object]] = {
         "`list`": lambda: rig.on("list"),
         "`cluster status`": lambda: rig.on("cluster", "status"),
@@ -52,6 +55,11 @@ def measure_crowd(rig: Rig, hollow: int, many: int, seconds: float) -> Part:
     ]
     slowest = max(max(samples) for samples in took.values())
     return rows, [bar("requests_per_s", rate, REQUESTS_LIMIT), bar("lists_s", slowest, LIST_LIMIT_S)]
+
+
+def _is_quiet(rig: Rig) -> bool:
+    """Whether few requests have come lately. While the cluster reports of new jobs, they are listed once per second."""
+    return len(rig.bed.requests(time.time() - QUIET_S)) <= QUIET_S * QUIET_MOST
 
 
 def _timed(look: Callable[[], object]) -> float:

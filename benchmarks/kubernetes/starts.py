@@ -4,6 +4,7 @@ pods that were kept."""
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 
 from benchmarks.kubernetes.rig import OURS, PODS, Part, Rig
@@ -15,27 +16,34 @@ from jupyter_hyperpod.bench.report import bar, row
 HELLO = "print('here', flush=True)\n"
 FIRST_LINE_LIMIT_S, OURS_LIMIT_S, KEPT_LIMIT_S = 5.0, 0.5, 0.5
 KEEP = "10min"
+IMPORT = f"{sys.executable} -c 'import torch' && "
 UNTIL_S = 120.0
 LOOK_S = 0.01
 
 
 def measure_starts(rig: Rig, runs: int) -> Part:
     """One start of each that does not count, then ``runs`` of each by turns."""
-    ours, bare, asked = [], [], []
+    ours, bare, torch, asked = [], [], [], []
     for number in range(runs + 1):
-        bare.append(_bare(rig, number))
+        bare.append(_bare(rig, f"bare-{number}"))
+        torch.append(_bare(rig, f"torch-{number}", IMPORT))
         first_s, accepted_s = _ours(rig)
         ours.append(first_s)
         asked.append(accepted_s)
-        progress(f"start {number}: bare pod {bare[-1]:.2f} s, cell {ours[-1]:.2f} s, of it submit {asked[-1]:.2f} s")
-    ours, bare, asked = ours[1:], bare[1:], asked[1:]
-    beyond = [mine - theirs for mine, theirs in zip(ours, bare, strict=True)]
+        others = f"bare pod {bare[-1]:.2f} s, with torch {torch[-1]:.2f} s"
+        progress(f"start {number}: {others}, cell {ours[-1]:.2f} s, of it submit {asked[-1]:.2f} s")
+    ours, bare, torch, asked = ours[1:], bare[1:], torch[1:], asked[1:]
+    beyond, without_torch = (
+        [mine - theirs for mine, theirs in zip(ours, others, strict=True)] for others in (bare, torch)
+    )
     case = "one node, image and Python are there"
     rows = [
         row("a bare pod", case, "created to its first line", "s", bare),
+        row("a bare pod that imports torch first", case, "created to its first line", "s", torch),
         row(OURS, case, "submit to the cell's first line", "s", ours),
         row(OURS, case, "of it until the job is accepted", "s", asked),
         row(OURS, case, "the same beyond the bare pod of its turn", "s", beyond),
+        row(OURS, case, "the same beyond the one that imports torch", "s", without_torch),
     ]
     bars = [
         bar("submit_to_first_line_s", statistics.median(ours), FIRST_LINE_LIMIT_S),
@@ -44,11 +52,11 @@ def measure_starts(rig: Rig, runs: int) -> Part:
     return rows, bars
 
 
-def _bare(rig: Rig, number: int) -> float:
+def _bare(rig: Rig, name: str, before: str = "") -> float:
     """A pod of the same image and directories whose program writes a line where ours writes its output, too."""
-    path, name = rig.store.root / f"line-{number}", f"bare-{number}"
+    path = rig.store.root / f"line-{name}"
     began_s, deadline = time.time(), time.monotonic() + UNTIL_S
-    rig.pod(name, f"echo here > {path}")
+    rig.pod(name, f"{before}echo here > {path}")
     while not path.exists() or not path.stat().st_size:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{name} wrote nothing in {UNTIL_S:g} s: {rig.bed.situation()}")
