@@ -211,5 +211,6 @@ def kubernetes_rig() -> Iterator[Rig]:
                 finally:
                     desk.stdin.close()
                     rig.on("cluster", "stop", check=False)
+                    api.close()  # it is used again after the look at its version
     finally:  # after the testbed, whose nodes may be writing there until they are switched off
         remove(root)
