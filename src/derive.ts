@@ -277,6 +277,7 @@ export function outputLines(
   const open = new Map<string, ILine>();
   for (const one of output) {
     const { member, node, rank, stream, text, place } = one;
+    const offset = 'offset' in one ? Number(one.offset) : 0;
     const named = place ?? numberOf(one);
     const key = `${member ?? `${node}\n${rank}`}\n${stream}`;
     const pieces = stripEscapes(text).split('\n');
@@ -285,7 +286,7 @@ export function outputLines(
       if (line) {
         line.text += piece;
       } else if (piece || index < pieces.length - 1) {
-        const name = `${named} ${index}`;
+        const name = `${named} ${offset + index}`;
         const begun = { key: name, rank, node, stream, text: piece };
         lines.push(begun);
         open.set(key, begun);

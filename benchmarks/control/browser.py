@@ -39,6 +39,7 @@ OURS, PLAIN = "jupyter_hyperpod", "JupyterLab without it"
 TREE = Path(__file__).resolve().parents[2]
 SCRIPT, STATIC = Path("tools") / "measure.mjs", TREE / "labextension" / "dist" / "static"
 NODES, JOBS, STARTS, SECONDS, BURST_S, BURST = 10_000, 10_000, 7, 20.0, 60.0, 1000
+LINES, FRAME_S = 1_000_000, 1 / 60  # lines of a log that is scrolled, and the time of a frame of the screen
 CALM = 100  # events per second, of which ten are lines and ten are changes of nodes
 START_S = 300.0
 DISABLED = {"disabledExtensions": {"jupyter_hyperpod": True}}
@@ -50,15 +51,17 @@ def run(
     starts: int = STARTS,
     seconds: float = SECONDS,
     burst: float = BURST_S,
+    lines: int = LINES,
 ) -> dict[str, Any]:
     """Measure with so many ``nodes`` and ``jobs``; JupyterLab begins ``starts`` times with the extension and without.
 
     ``seconds``: how long updates are watched, at 100 events per second; ``burst``: how long 1,000 per second come.
+    ``lines``: how long a log is that is scrolled back.
     """
     raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="hyperpod-browser-") as folder, ExitStack() as stack:
         scene = _Scene(Path(folder), stack.enter_context(_chromium()))
-        found = _starts(scene, starts) | _large(scene, nodes, jobs, seconds, burst)
+        found = _starts(scene, starts) | _large(scene, nodes, jobs, seconds, burst, lines)
     return _told(found, f"{nodes:,} nodes, {jobs:,} jobs")
 
 
@@ -174,9 +177,10 @@ def _packed(names: list[str]) -> int:
     return sum(len(gzip.compress((STATIC / name).read_bytes())) for name in set(names))
 
 
-def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float) -> dict[str, Any]:
+def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float, lines: int) -> dict[str, Any]:
     store = Store(scene.folder / "store").prepare()
-    written_jobs.write_ended(store, jobs)
+    written_jobs.write_ended(store, jobs - 1)
+    printed = written_jobs.write_printed(store, lines)
     _read_once(store)
     shown_events.begin(store, nodes)
     job = written_jobs.submitted(store, "training").id
@@ -205,6 +209,9 @@ def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float) -
         progress(f"{BURST} events per second for {burst:.0f} s: step {last:,} was written")
         pace(CALM)
         found |= {"table": ask("table", jobs=jobs + 1)} | ask("sort", times=10)
+        pace(0)
+        found["back"] = ask("back", job=printed, seconds=seconds)
+        progress(f"of {lines:,} lines, {found['back']['passed']:,} were scrolled")
     return found
 
 
@@ -246,6 +253,7 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         "the table is sorted": [t / 1000 for t in found["sorts"]],
         "the table is filtered": [t / 1000 for t in found["filters"]],
         "a frame while the log is scrolled": [t / 1000 for t in found["scroll"]["frames"]],
+        "a frame while a long log is scrolled back": [t / 1000 for t in found["back"]["frames"]],
         "start of the server": found["server"],
         "start of the server, processor time": found["server_cpu"],
         "start of the page": found["page"],
@@ -263,6 +271,7 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
     rows += [row(OURS, case, what, "s", [ms / 1000]) for what, ms in traced.items()]
     rows.append(row(OURS, case, "layouts in that time", "", [trace["layouts"]]))
     rows.append(row(OURS, case, "memory gained in that time", "bytes", [found["grown"]]))
+    rows.append(row(OURS, case, "lines that were scrolled back", "", [found["back"]["passed"]]))
     rows.append(row(OURS, case, "all scripts, compressed", "bytes", [found["all_bytes"]]))
     delays = sorted(found["delays"])
     missing = 0 if f"{found['last']:,}".replace(",", " ") in _spaced(found["shown"]) else 1
@@ -277,7 +286,8 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         bar("update_paint_s", frame / 1000, 0.05),
         bar("sort_s", statistics.median(found["sorts"]) / 1000, 0.1),
         bar("filter_s", statistics.median(found["filters"]) / 1000, 0.1),
-        bar("log_elements", found["elements"], 2000),
+        bar("log_elements", max(found["elements"], found["back"]["elements"]), 2000),
+        bar("log_frame_s", statistics.mean(found["back"]["frames"]) / 1000, 1.05 * FRAME_S),
         bar("bundle_gzip_kb", found["eager_bytes"] / 1000, 90),
         bar("all_gzip_kb", found["all_bytes"] / 1000, 300),
         bar("labstart_ratio", statistics.median(ratios), 1.03),

@@ -15,6 +15,8 @@ from typing import Any
 
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.journal import RecordWriter, event_writer
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.segments import SEGMENT_BYTES
 from jupyter_hyperpod.storage.store import JobStore, Store
 
@@ -23,6 +25,7 @@ STEPS_PER_S = 20
 METRIC_STEPS, OUTPUT_STEPS = 10, 20  # each member logs metrics and writes a line once in so many steps
 ENDED_STEPS = 100
 TOTAL_STEPS = 1_000_000
+LINES_PER_STEP, PRINTED_CAP = 100, 1_000_000_000  # lines that a job prints per step; bytes of output that are kept
 MEMBERS_LIST = [
     {"member": f"node-{rank}.a", "node": f"node-{rank}", "rank": rank, "pid": 1000 + rank} for rank in range(MEMBERS)
 ]
@@ -89,6 +92,22 @@ def write_ended(store: Store, count: int) -> None:
         for step in range(1, ENDED_STEPS + 1):
             written.commit(step)
         written.end()
+
+
+def write_printed(store: Store, lines: int) -> str:
+    """An ended job one of whose members has printed so many ``lines``; returns its id."""
+    job = submitted(store, "printed")
+    written, member = WrittenJob(job), MEMBERS_LIST[0]
+    written.begin()
+    relay = OutputRelay(job, str(member["node"]), JournalWriter(job.events, "agent"), PRINTED_CAP)
+    for first in range(0, lines, LINES_PER_STEP):
+        written.commit(written.step + 1)
+        rows = range(first, min(first + LINES_PER_STEP, lines))
+        text = "".join(f"line {number:,}: the loss is {2 + math.sin(number):.6f}\n" for number in rows)
+        relay.write(str(member["member"]), 0, "stdout", text, StepLabel(1, written.step))
+    relay.close()
+    written.end()
+    return job.id
 
 
 def train(store: Store, job_ids: list[str]) -> None:

@@ -27,6 +27,8 @@ const ASK_MS = [3000, 30_000];
 /** Output of a running job that is so much newer than the journal's is not in the journal. */
 const NEWER_S = 1;
 const LIVE_PIECES = '150';
+/** Of the newest output so many lines are drawn; those before are read back as older output. */
+const LIVE_LINES = 400;
 /** Of a longer output, nobody asks whether it is all. */
 const MOST_ASKED = 300;
 
@@ -66,7 +68,6 @@ export function Output(props: {
   const asks = open && !back && !job.deleted;
   const beside = useBeside(job, asks);
   const mayHaveOlder = useOlder(job, asks);
-  const older = asks && (beside ? beside.before !== '' : mayHaveOlder);
   const window = back ? pager.window : null;
   const paged = window?.pieces;
   // The view grows in place: a new last piece means new output.
@@ -77,11 +78,22 @@ export function Output(props: {
     [job.output, last, beside]
   );
   const found = React.useMemo(() => paged && outputLines(paged), [paged]);
-  const shown =
-    found ?? (rank === null ? live : live.filter(line => line.rank === rank));
+  const newest = rank === null ? live : live.filter(line => line.rank === rank);
+  const shown = found ?? newest.slice(-LIVE_LINES);
   const ranks = ranksOf(live);
+  const hasOlder = window
+    ? window.before !== '' || window.above.length > 0
+    : asks &&
+      (newest.length > LIVE_LINES ||
+        (beside ? beside.before !== '' : mayHaveOlder));
   const end = () => {
-    if (past && !searching && window?.after === '' && !pager.busy) {
+    if (
+      past &&
+      !searching &&
+      window?.after === '' &&
+      window.below.length === 0 &&
+      !pager.busy
+    ) {
       setPast(false);
     } else {
       void pager.newer();
@@ -151,7 +163,7 @@ export function Output(props: {
         tabIndex={0}
         onScroll={onScroll}
       >
-        {open && (window ? window.before !== '' : older) && (
+        {open && hasOlder && (
           <button
             type="button"
             className="jp-Hp-more"
@@ -211,7 +223,7 @@ function PagerState(props: {
       : levels.length > 0
         ? trans.__('No line has this level.')
         : trans.__('There is no output in this part.');
-  } else if (window.before === '') {
+  } else if (window.before === '' && window.above.length === 0) {
     state = searching
       ? trans.__('All output was searched.')
       : trans.__('This begins with the oldest output.');

@@ -3,6 +3,8 @@ import * as React from 'react';
 /** So near to an end, in pixels, a reader is there. */
 const NEAR = 8;
 const NEAR_TOP = 40;
+/** So near to the top, older pages are fetched before the reader is there. */
+const AHEAD = 800;
 
 /**
  * Keeps the place of a reader in a box whose content changes at both ends: at the end where it follows the newest, and
@@ -43,7 +45,7 @@ export function useScroll(
     atEnd.current = scrollTop + clientHeight >= scrollHeight - NEAR;
     const up = before !== null && scrollTop < before.top;
     const down = before !== null && scrollTop > before.top;
-    if (up && scrollTop < NEAR_TOP) {
+    if (up && scrollTop < (paged ? AHEAD : NEAR_TOP)) {
       begin();
     } else if (paged && down && atEnd.current) {
       end();

@@ -5,9 +5,12 @@
 
 import type { IOutputPage, IOutputPiece } from '../api';
 
-/** The most pieces and lines that a window holds, beyond its newest page. */
-export const MOST_PIECES = 600;
-export const MOST_LINES = 3000;
+/** The most lines that a window holds; a line is three elements of the page. */
+export const MOST_LINES = 600;
+/** Of a page no more is taken at once, so that the reader's place stays in the window. */
+const PAGE_LINES = MOST_LINES / 2;
+/** A longer piece is cut into parts of so many lines. */
+const PART_LINES = 100;
 const PAGE_PIECES = '150';
 
 /** What a line says of itself; `other` where it says nothing. */
@@ -42,26 +45,48 @@ export function asked(query: IOutputQuery): Record<string, string> {
   };
 }
 
+/** A piece, or some lines of one. */
+export interface IPart extends IOutputPiece {
+  /** The number of its lines that come before. */
+  offset: number;
+}
+
 export interface IOutputWindow {
-  pieces: readonly IOutputPiece[];
+  pieces: readonly IPart[];
   /** Where older output ends; empty where there is none. */
   before: string;
   /** Behind which newer output is that was left out; empty where the window reaches the newest. */
   after: string;
+  /** The other parts of the first piece and of the last one. */
+  above: readonly IPart[];
+  below: readonly IPart[];
 }
+
+const NOTHING: IOutputWindow = {
+  pieces: [],
+  before: '',
+  after: '',
+  above: [],
+  below: []
+};
 
 /** The window with a page of older output before it; of a long page, what is next to the window. */
 export function withOlder(
   window: IOutputWindow | null,
   page: IOutputPage
 ): IOutputWindow {
-  const first = page.pieces.length - fits([...page.pieces].reverse());
-  const pieces = [...page.pieces.slice(first), ...(window?.pieces ?? [])];
-  const kept = fits(pieces);
+  const { pieces, after, below } = window ?? NOTHING;
+  const found = page.pieces.flatMap(parted);
+  const [left, taken] = ending(found, PAGE_LINES);
+  const [kept, over] = beginning([...taken, ...pieces], MOST_LINES);
+  const cut = over.length > 0;
   return {
-    pieces: pieces.slice(0, kept),
-    before: first > 0 ? page.pieces[first].place : page.before,
-    after: kept < pieces.length ? pieces[kept - 1].place : (window?.after ?? '')
+    pieces: kept,
+    ...(left.length > 0
+      ? { before: taken[0].place, above: sharing(left, taken[0]) }
+      : { before: page.before, above: [] }),
+    after: cut ? kept[kept.length - 1].place : after,
+    below: cut ? sharing([...over, ...below], kept[kept.length - 1]) : below
   };
 }
 
@@ -70,27 +95,71 @@ export function withNewer(
   window: IOutputWindow,
   page: IOutputPage
 ): IOutputWindow {
-  const last = fits(page.pieces);
-  const pieces = [...window.pieces, ...page.pieces.slice(0, last)];
-  const first = pieces.length - fits([...pieces].reverse());
-  const more = page.more ? page.after : '';
+  const { pieces, before, above } = window;
+  const found = page.pieces.flatMap(parted);
+  const [taken, left] = beginning(found, PAGE_LINES);
+  const [over, kept] = ending([...pieces, ...taken], MOST_LINES);
+  const cut = over.length > 0;
+  const last = taken[taken.length - 1];
   return {
-    pieces: pieces.slice(first),
-    before: first > 0 ? pieces[first].place : window.before,
-    after: last < page.pieces.length ? page.pieces[last - 1].place : more
+    pieces: kept,
+    before: cut ? kept[0].place : before,
+    above: cut ? sharing([...above, ...over], kept[0]) : above,
+    ...(left.length > 0
+      ? { after: last.place, below: sharing(left, last) }
+      : { after: page.more ? page.after : '', below: [] })
   };
 }
 
-/** How many of the first pieces a window holds; at least one. */
-function fits(pieces: readonly IOutputPiece[]): number {
+/** Parts that a window already has, as a page; what comes before or after them stays as it is. */
+function heldPage(
+  pieces: readonly IPart[],
+  ends: { before?: string; after?: string }
+): IOutputPage {
+  const { before = '', after = '' } = ends;
+  return { pieces: [...pieces], before, after, more: after !== '' };
+}
+
+/** A piece in parts of few lines. */
+function parted(piece: IOutputPiece | IPart): IPart[] {
+  if ('offset' in piece) {
+    return [piece];
+  }
+  const lines = piece.text.split(/(?<=\n)/);
+  const parts: IPart[] = [];
+  for (let offset = 0; offset < lines.length; offset += PART_LINES) {
+    const text = lines.slice(offset, offset + PART_LINES).join('');
+    parts.push({ ...piece, text, offset });
+  }
+  return parts;
+}
+
+/** Those of the same piece as `one`. */
+function sharing(parts: readonly IPart[], one: IPart): IPart[] {
+  return parts.filter(part => part.place === one.place);
+}
+
+/** As many of the first parts as have up to so many lines, at least one, and the others. */
+function beginning(parts: readonly IPart[], most: number): [IPart[], IPart[]] {
+  const count = fits(parts, most);
+  return [parts.slice(0, count), parts.slice(count)];
+}
+
+/** As many of the last parts as have up to so many lines, at least one, behind the others. */
+function ending(parts: readonly IPart[], most: number): [IPart[], IPart[]] {
+  const first = parts.length - fits([...parts].reverse(), most);
+  return [parts.slice(0, first), parts.slice(first)];
+}
+
+function fits(parts: readonly IPart[], most: number): number {
   let lines = 0;
-  for (let index = 0; index < pieces.length; index++) {
-    lines += pieces[index].text.split('\n').length;
-    if (index > 0 && (index >= MOST_PIECES || lines > MOST_LINES)) {
+  for (let index = 0; index < parts.length; index++) {
+    lines += parts[index].text.split(/\n(?!$)/).length;
+    if (index > 0 && lines > most) {
       return index;
     }
   }
-  return pieces.length;
+  return parts.length;
 }
 
 /** Fetches pages as they are asked for, one at a time; what was asked for before a new query is forgotten. */
@@ -126,13 +195,26 @@ export class OutputPager {
 
   /** Older output, as far back as it takes to find some. */
   async older(): Promise<void> {
-    if (this.window?.before && !this.busy) {
-      await this._back(this.window.before);
+    if (!this.window || this.busy) {
+      return;
+    }
+    const { above, before } = this.window;
+    if (above.length > 0) {
+      this.window = withOlder(this.window, heldPage(above, { before }));
+      this._changed();
+    } else if (before) {
+      await this._back(before);
     }
   }
 
   /** Newer output that was left out. */
   async newer(): Promise<void> {
+    if (this.window?.below.length && !this.busy) {
+      const { below, after } = this.window;
+      this.window = withNewer(this.window, heldPage(below, { after }));
+      this._changed();
+      return;
+    }
     if (!this.window?.after || this.busy) {
       return;
     }

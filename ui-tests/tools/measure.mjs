@@ -239,6 +239,46 @@ const orders = {
     }, seconds);
   },
 
+  /** Scroll a job's log back from its end, page after page, for some seconds; how long each frame took. */
+  async back({ job, seconds }) {
+    await execute('hyperpod:open-job', { id: job });
+    const log = page.locator('.jp-Hp-dashboard:visible .jp-Hp-log').last();
+    await log.locator('.jp-Hp-more').click();
+    await log
+      .getByText(/line \d/)
+      .first()
+      .waitFor();
+    return log.evaluate(async (box, wanted) => {
+      box.scrollIntoView();
+      const shown = () =>
+        [...box.querySelectorAll('.jp-Hp-text')].flatMap(one => {
+          const found = /line ([\d,]+):/.exec(one.textContent);
+          return found ? [Number(found[1].replace(/,/g, ''))] : [];
+        });
+      const newest = Math.max(...shown());
+      const frames = [];
+      let elements = 0;
+      let before = performance.now();
+      const last = before + wanted * 1000;
+      while (before < last) {
+        box.scrollTop -= 60;
+        const now = await new Promise(resolve =>
+          requestAnimationFrame(resolve)
+        );
+        frames.push(now - before);
+        before = now;
+        if (frames.length % 30 === 0) {
+          elements = Math.max(elements, box.querySelectorAll('*').length);
+        }
+      }
+      return {
+        frames: frames.slice(1),
+        elements,
+        passed: newest - Math.min(...shown())
+      };
+    }, seconds);
+  },
+
   /** Open the table of runs; how long until every job has a row. */
   async table({ jobs }) {
     const began = Date.now();

@@ -1,5 +1,6 @@
 import type { IOutputPage, IOutputPiece } from '../../api';
-import { MOST_PIECES, OutputPager } from '../outputPager';
+import { outputLines } from '../../derive';
+import { MOST_LINES, OutputPager } from '../outputPager';
 
 const COUNT = 2000;
 const EVERY: IOutputPiece[] = Array.from({ length: COUNT }, (_, number) => ({
@@ -47,7 +48,7 @@ const numbers = (pager: OutputPager) =>
 function expectRun(pager: OutputPager): void {
   const found = numbers(pager);
   expect(found).toEqual(found.map((_, index) => found[0] + index));
-  expect(found.length).toBeLessThanOrEqual(MOST_PIECES);
+  expect(found.length).toBeLessThanOrEqual(MOST_LINES);
 }
 
 it('goes back to the first piece and forward to the last in bounded memory', async () => {
@@ -77,7 +78,7 @@ it('searches as far back as it takes, and further when asked', async () => {
   await pager.older();
   expect(pager.window!.before).toBe('');
   await pager.open({ rank: 1, text: 'nowhere' });
-  expect(pager.window).toEqual({ pieces: [], before: '', after: '' });
+  expect(pager.window).toMatchObject({ pieces: [], before: '', after: '' });
 });
 
 it('asks for the rank, and forgets what a new query has overtaken', async () => {
@@ -92,18 +93,54 @@ it('asks for the rank, and forgets what a new query has overtaken', async () => 
   );
 });
 
-it('holds one page, however many lines it has', async () => {
-  const long = { ...EVERY[0], text: 'x\n'.repeat(8000) };
-  const three = async (): Promise<IOutputPage> => ({
-    pieces: [long, { ...long, place: 'b' }, { ...long, place: 'c' }],
-    after: '',
-    before: 'a',
-    more: false
-  });
-  const pager = new OutputPager(three, () => undefined);
+it('goes through pieces of many lines in bounded memory, and neither loses nor repeats a line', async () => {
+  const lengths = [1, 8000, 3, 650, 100, 101, 1, 299, 1200];
+  let line = 0;
+  const long: IOutputPiece[] = lengths.map((length, number) => ({
+    ...EVERY[number],
+    text: Array.from({ length }, () => `${line++}\n`).join('')
+  }));
+  const one = async (query: Record<string, string>): Promise<IOutputPage> => {
+    const of = (place: string) => long.findIndex(one => one.place === place);
+    const at = query.after
+      ? of(query.after) + 1
+      : (query.before ? of(query.before) : long.length) - 2;
+    const pieces = long.slice(Math.max(0, at), Math.max(0, at) + 2);
+    return {
+      pieces: at === -1 ? long.slice(0, 1) : pieces,
+      after: pieces.at(-1)?.place ?? '',
+      before: (at > 0 && long[at]?.place) || '',
+      more: at + 2 < long.length
+    };
+  };
+  const lines = (pager: OutputPager) =>
+    outputLines(pager.window!.pieces).map(({ text }) => Number(text));
+  const expectLines = (pager: OutputPager) => {
+    const found = lines(pager);
+    expect(found).toEqual(found.map((_, index) => found[0] + index));
+    expect(found.length).toBeLessThanOrEqual(MOST_LINES);
+    const keys = outputLines(pager.window!.pieces).map(({ key }) => key);
+    expect(new Set(keys).size).toBe(found.length);
+    return found;
+  };
+  const pager = new OutputPager(one, () => undefined);
   await pager.open({ rank: null, text: '' });
-  expect(pager.window!.pieces.map(piece => piece.place)).toEqual(['c']);
-  expect(pager.window!.before).toBe('c');
+  expect(expectLines(pager).at(-1)).toBe(line - 1);
+  while (lines(pager)[0] > 0) {
+    const [top] = lines(pager);
+    await pager.older();
+    expect(expectLines(pager)[0]).toBeLessThan(top);
+    expect(lines(pager)).toContain(top); // the reader's place
+  }
+  expect([pager.window!.before, pager.window!.above]).toEqual(['', []]);
+  while (lines(pager).at(-1)! < line - 1) {
+    const end = lines(pager).at(-1)!;
+    await pager.newer();
+    expect(expectLines(pager).at(-1)).toBeGreaterThan(end);
+    expect(lines(pager)).toContain(end);
+  }
+  await pager.newer(); // whether there is more
+  expect([pager.window!.after, pager.window!.below]).toEqual(['', []]);
 });
 
 it('says why a page was refused, and asks again', async () => {
