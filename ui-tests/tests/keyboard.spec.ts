@@ -99,6 +99,127 @@ test.describe.serial('with the keyboard alone', () => {
     }
   });
 
+  test('the live card, the charts of resources and the menus of "Break something" are used', async ({
+    page,
+    server,
+    noise
+  }) => {
+    const { id, writer } = await replay(server, '--steps', '5000', '--samples');
+    const output = {
+      'application/vnd.hyperpod.job.v1+json': { job_id: id, store: '' },
+      'text/plain': 'a job'
+    };
+    await openNotebook(page, server, 'card.ipynb', {
+      source: 'print("hello")',
+      output
+    });
+    const dashboard = page.locator('.jp-Hp-dashboard');
+    const dialog = page.locator('.jp-Dialog');
+    const menu = page.locator('.lm-Menu');
+    try {
+      await test.step('the card below a cell', async () => {
+        keys.view('Live card');
+        const card = page.locator('.jp-Hp-card');
+        await expect(card.getByText('Running')).toBeVisible();
+        await focusNotebook(page);
+        await keys.press('Escape');
+        await keys.reach(button(card, 'Scale tinylm…'));
+        await keys.press('Enter');
+        await expect(dialog.getByRole('slider')).toBeFocused();
+        await keys.press('Escape');
+        await expect(button(card, 'Scale tinylm…')).toBeFocused();
+        const loss = card.getByRole('slider', { name: /^Loss, value by/ });
+        await keys.reach(loss);
+        await expect(card.locator('.jp-Hp-readout')).toContainText('step');
+        await keys.press('Home');
+        await expect(card.locator('.jp-Hp-readout')).toContainText('step 1 ');
+        await keys.press('ArrowRight');
+        await expect(loss).toHaveAttribute('aria-valuenow', '1');
+        await keys.reach(card.locator('.jp-Hp-incident-head').first());
+        await keys.press('Enter');
+        expect(await barriers(page, '.jp-Hp-card')).toEqual([]);
+        const open = button(card, 'Open the dashboard of tinylm');
+        await keys.reach(open, 'Shift+Tab');
+        await keys.press('Enter');
+      });
+
+      await test.step('what its processes use', async () => {
+        keys.view('Resources');
+        const resources = dashboard.locator('.jp-Hp-curves', {
+          has: page.getByRole('heading', { name: 'Resources' })
+        });
+        const cpu = resources.getByRole('slider', { name: /^CPU, of 8 cores/ });
+        await keys.reach(cpu);
+        await expect(resources.locator('.jp-Hp-readouts')).toContainText('%');
+        await keys.press('Home', 'ArrowRight', 'PageUp');
+        await expect(cpu).toHaveAttribute(
+          'aria-valuetext',
+          /^\d.*: node-1 [\d.]+ %, /
+        );
+        const range = resources.getByRole('group', { name: /^Seconds/ });
+        await keys.reach(range.getByLabel('From'), 'Shift+Tab');
+        await keys.type('5');
+        await keys.press('Tab');
+        await keys.type('20');
+        await keys.press('Enter');
+        const most = async () =>
+          Number(await cpu.getAttribute('aria-valuemax'));
+        await expect.poll(most, 'fifteen seconds').toBeLessThanOrEqual(3);
+        await keys.reach(button(range, 'All'));
+        await keys.press('Enter');
+        await expect.poll(most).toBeGreaterThan(3);
+        await expect(dashboard.locator(':focus'), 'is kept').toHaveCount(1);
+        expect(await barriers(page, '.jp-Hp-dashboard')).toEqual([]);
+      });
+
+      await test.step('what can be broken', async () => {
+        keys.view('Menus of "Break something"');
+        await keys.command('Cluster and Training Jobs');
+        const panel = page.locator('#jp-hyperpod-sidebar');
+        const allow = button(panel, /^Break something/);
+        await keys.reach(allow, 'Shift+Tab');
+        await keys.press('Enter');
+        await expect(allow).toHaveAttribute('aria-pressed', 'true');
+        await keys.reach(panel.locator('[data-node="node-1"]'));
+        await keys.press('Enter');
+        const other = panel.locator('.jp-Hp-detail [aria-haspopup="menu"]');
+        await keys.reach(other);
+        await keys.press('Enter');
+        await expect(menu).toContainText('node-1 · partition');
+        await keys.press('ArrowDown');
+        await expect(menu, 'arrows choose nothing').toBeVisible();
+        expect(await barriers(page, '.lm-Menu')).toEqual([]);
+        await keys.press('Escape');
+        await expect(other).toBeFocused();
+        await keys.reach(
+          button(panel.locator('.jp-Hp-detail'), 'tinylm').first(),
+          'Shift+Tab'
+        );
+        await keys.press('Enter');
+        const lane = dashboard.locator('.jp-Hp-lane [aria-haspopup="menu"]');
+        await keys.reach(lane.first());
+        await keys.press('Enter');
+        await expect(menu).toContainText(/rank 0 · kill/);
+        await keys.press('Escape');
+        await expect(lane.first()).toBeFocused();
+        const member = dashboard.locator(
+          '.jp-Hp-members [aria-haspopup="menu"]'
+        );
+        await keys.reach(member.first());
+        await keys.press('Space');
+        await expect(menu).toContainText(/rank 0 · throttle/);
+        await keys.press('ArrowDown', 'Escape');
+        await expect(member.first()).toBeFocused();
+        await keys.command('Cluster and Training Jobs');
+        await keys.reach(allow, 'Shift+Tab');
+        await keys.press('Enter');
+      });
+    } finally {
+      noise.ignore = true; // what the recorded job lacks, once it is no longer written
+      writer.kill();
+    }
+  });
+
   test('the jobs are shared', async ({ page, server }) => {
     keys.view('Sharing');
     const group = server

@@ -168,6 +168,15 @@ test('a deployment is used with the keyboard alone', async ({
     await keys.reach(dashboard.getByLabel('Logarithmic'), 'Shift+Tab');
     await keys.press('Space');
     await expect(dashboard.getByLabel('Logarithmic')).toBeChecked();
+    keys.view('Deployment: its charts');
+    const chart = dashboard.getByRole('slider', { name: /^Replicas, value/ });
+    await keys.reach(chart);
+    await expect(chart).toHaveAttribute('aria-valuetext', /: .*wanted \d/);
+    const readout = dashboard.locator('.jp-Hp-readouts');
+    await expect(readout).toContainText(' s');
+    await keys.press('Home');
+    await expect(chart).toHaveAttribute('aria-valuenow', '0');
+    await expect(readout).toHaveCount(1);
     const node = dashboard.locator('.jp-Hp-lane-incidents button').first();
     await keys.reach(node, 'Shift+Tab');
     await keys.press('Enter');
