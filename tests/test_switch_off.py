@@ -14,7 +14,7 @@ from jupyterlab_server.config import get_page_config
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.server.extension import HyperpodExtension
 from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE
-from jupyter_hyperpod.system.usage import SAMPLES_OFF, SAMPLES_VARIABLE
+from jupyter_hyperpod.system.variables import SAMPLES_OFF, SAMPLES_VARIABLE
 
 TREE = Path(__file__).resolve().parents[1]
 PAGE = (TREE / "docs" / "switch-off.md").read_text()

@@ -31,7 +31,7 @@ from ..storage.folded import FoldedJournal, is_lost
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.sharing import place_of_commands
 from ..storage.store import JobStore, Store
-from ..system import portable, usage
+from ..system import portable, variables
 from ..system.users import own_name
 from . import cluster
 from .clusters.shape import known_shape
@@ -125,7 +125,7 @@ def complete(fields: Mapping[str, Any]) -> dict[str, Any]:
     complete = {**defaults, **given, "elastic": elastic}
     complete["working_directory"] = complete.get("working_directory") or _here()
     complete["python"] = complete.get("python") or sys.executable
-    complete["env"] = usage.samples_switched_off() | (complete.get("env") or {})
+    complete["env"] = variables.samples_switched_off() | (complete.get("env") or {})
     return complete
 
 

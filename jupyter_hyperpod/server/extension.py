@@ -22,7 +22,7 @@ from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.units import parse_duration
 from ..storage.store import Store
-from ..system.usage import SAMPLES_OFF, SAMPLES_VARIABLE
+from ..system.variables import SAMPLES_OFF, SAMPLES_VARIABLE
 from .contents import MountContents
 from .contract import Contract
 from .handlers import ROUTES

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core.env_references import EnvReference
 from ..core.errors import SpecError
-from ..system.usage import SAMPLES_VARIABLE
+from ..system.variables import SAMPLES_VARIABLE
 from .store import JobStore
 
 # variables by which a backend tells a process its place; a person's request does not change them

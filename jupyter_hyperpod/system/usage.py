@@ -14,16 +14,9 @@ from .processes import descendants
 
 T = TypeVar("T")
 
-SAMPLES_VARIABLE, SAMPLES_OFF = "HYPERPOD_NODE_SAMPLES", "off"
 GROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60  # version 1 writes a number near 2**63 where there is no limit
 _NET = re.compile(r"^\s*([^\s:]+):\s*(.*)$", re.MULTILINE)
-
-
-def samples_switched_off() -> dict[str, str]:
-    """The variable with which this process asks for no samples of what nodes use; nothing where it does not."""
-    off = os.environ.get(SAMPLES_VARIABLE, "").strip().lower() == SAMPLES_OFF
-    return {SAMPLES_VARIABLE: SAMPLES_OFF} if off else {}
 
 
 def text(path: str) -> str | None:

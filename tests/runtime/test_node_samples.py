@@ -26,7 +26,7 @@ from jupyter_hyperpod.runtime.protocol.facts import NodeSampled
 from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.storage.resources.node_uses import NodeUses
 from jupyter_hyperpod.storage.resources.samples import PHASES, Use, uses
-from jupyter_hyperpod.system import usage
+from jupyter_hyperpod.system import usage, variables
 from tests.runtime.conftest import Submit
 from tests.runtime.meshes import BOUND_S, meshes, nothing, together
 
@@ -127,7 +127,7 @@ while time.process_time() < 4.0:
 
 @pytest.mark.slow
 def test_a_job_whose_person_wants_no_samples_has_none(job: Submit) -> None:
-    both = job(BUSY, nodes=2, spares=0, env={usage.SAMPLES_VARIABLE: "off"}), job(BUSY, nodes=2, spares=0)
+    both = job(BUSY, nodes=2, spares=0, env={variables.SAMPLES_VARIABLE: "off"}), job(BUSY, nodes=2, spares=0)
     for run in both:
         run.finish()
     without, with_samples = (resources_for_browser(run.store, run.job_id) for run in both)

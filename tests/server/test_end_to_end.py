@@ -25,7 +25,7 @@ from jupyter_hyperpod.control.runs.resources import resources_for_browser
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.journal import event_writer, read_events
 from jupyter_hyperpod.storage.store import Store
-from jupyter_hyperpod.system.usage import SAMPLES_VARIABLE
+from jupyter_hyperpod.system.variables import SAMPLES_VARIABLE
 from tests.cells import train
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob

@@ -18,7 +18,7 @@ MAY = {
     "server": "base contents contract drive errors extension handlers listing retention run_handlers schedule_handlers "
     "services stream tailer topic uploads",
     "storage": "access folded host_lease journal member_files room segments sharing store",
-    "system": "json_lines locks portable users",
+    "system": "json_lines locks portable users variables",
 }
 HEAVY = {"torch", "numpy", "fsspec", "botocore", "cryptography", "jupyter_scheduler"}
 START = """

@@ -563,7 +563,7 @@ async def test_a_client_that_went_away_without_a_word_is_noticed(
     await alive.until(lambda: "cluster" in alive.views)
 
 
-@pytest.mark.parametrize("extension_config", [{"socket_lifetime_s": 0.5}])
+@pytest.mark.parametrize("extension_config", [{"socket_lifetime_s": 3.0}])
 async def test_the_rights_of_an_old_socket_are_checked_again(
     connect: Connect, jp_serverapp: Any, jp_ws_fetch: Any, make_job: MakeJob
 ) -> None:

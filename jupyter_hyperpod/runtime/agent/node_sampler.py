@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...core.backends import DEFAULT_BACKEND
 from ...core.spec import JobSpec
-from ...system import nvml, usage
+from ...system import nvml, usage, variables
 from ...system.processes import stat_text
 from ..protocol.facts import NodeSampled
 from ..worker.group_base import SOCKETS_ONLY_VARIABLE
@@ -52,7 +52,7 @@ class NodeSampler:
         self._next_s = 0.0
         self._before: _Counters | None = None
         self._page, self._ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-        self._works = os.path.exists("/proc/self/statm") and not usage.samples_switched_off()  # of Linux
+        self._works = os.path.exists("/proc/self/statm") and not variables.samples_switched_off()  # of Linux
         self._devices: nvml.Devices | None = None
 
     def due(self, now_s: float, times: Times) -> NodeSampled | None:

@@ -1,4 +1,4 @@
-# refused: time_ns in line 14
+# refused: manual_seed in line 14
 import time
 
 import torch
