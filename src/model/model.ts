@@ -147,9 +147,14 @@ export class HyperpodModel implements IDisposable {
     }
   }
 
-  /** Redraw everything, because of a change outside the model. */
+  /** Redraw everything at once, because of a change outside the model: a person has chosen something, and looks. */
   refresh(): void {
-    this._tell('connection');
+    if (!this._isDisposed) {
+      const changed = new Set(['connection']);
+      this._dirty.delete('connection');
+      this._pace.begin(changed, performance.now());
+      this._changed.emit(changed);
+    }
   }
 
   /** Follow a job until the result is disposed. */

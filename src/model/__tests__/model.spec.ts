@@ -85,6 +85,18 @@ describe('HyperpodModel', () => {
     expect(told).toHaveLength(3);
   });
 
+  it('draws what a person has chosen at once, also while news come', async () => {
+    await connected();
+    const told: string[][] = [];
+    model.changed.connect((_, changed) => told.push([...changed]));
+    model.refresh();
+    model.refresh();
+    expect(told).toEqual([['connection'], ['connection']]);
+    model.dispose();
+    model.refresh();
+    expect(told).toHaveLength(2);
+  });
+
   it('tells of the panel and of a job one after the other, so that each is a short task', async () => {
     await connected();
     jest.advanceTimersByTime(1000);
