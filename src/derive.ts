@@ -270,14 +270,14 @@ function numberOf(piece: object): number {
 /** Lines of the output in the order in which they began; a carriage return overwrites its line. */
 export function outputLines(
   output: readonly (
-    (IOutput & { place?: undefined }) | (IOutputPiece & { member?: undefined })
+    | (IOutput & { place?: undefined; offset?: undefined })
+    | (IOutputPiece & { member?: undefined; offset?: number })
   )[]
 ): ILine[] {
   const lines: ILine[] = [];
   const open = new Map<string, ILine>();
   for (const one of output) {
-    const { member, node, rank, stream, text, place } = one;
-    const offset = 'offset' in one ? Number(one.offset) : 0;
+    const { member, node, rank, stream, text, place, offset = 0 } = one;
     const named = place ?? numberOf(one);
     const key = `${member ?? `${node}\n${rank}`}\n${stream}`;
     const pieces = stripEscapes(text).split('\n');

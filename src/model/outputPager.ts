@@ -9,8 +9,8 @@ import type { IOutputPage, IOutputPiece } from '../api';
 export const MOST_LINES = 600;
 /** Of a page no more is taken at once, so that the reader's place stays in the window. */
 const PAGE_LINES = MOST_LINES / 2;
-/** A longer piece is cut into parts of so many lines. */
-const PART_LINES = 100;
+/** A piece is held in excerpts of so many lines. */
+const EXCERPT_LINES = 100;
 const PAGE_PIECES = '150';
 
 /** What a line says of itself; `other` where it says nothing. */
@@ -45,21 +45,21 @@ export function asked(query: IOutputQuery): Record<string, string> {
   };
 }
 
-/** A piece, or some lines of one. */
-export interface IPart extends IOutputPiece {
+/** Some lines of a piece. */
+export interface IExcerpt extends IOutputPiece {
   /** The number of its lines that come before. */
   offset: number;
 }
 
 export interface IOutputWindow {
-  pieces: readonly IPart[];
+  pieces: readonly IExcerpt[];
   /** Where older output ends; empty where there is none. */
   before: string;
   /** Behind which newer output is that was left out; empty where the window reaches the newest. */
   after: string;
-  /** The other parts of the first piece and of the last one. */
-  above: readonly IPart[];
-  below: readonly IPart[];
+  /** The other excerpts of the first piece, and of the last one. */
+  above: readonly IExcerpt[];
+  below: readonly IExcerpt[];
 }
 
 const NOTHING: IOutputWindow = {
@@ -76,7 +76,7 @@ export function withOlder(
   page: IOutputPage
 ): IOutputWindow {
   const { pieces, after, below } = window ?? NOTHING;
-  const found = page.pieces.flatMap(parted);
+  const found = page.pieces.flatMap(excerpts);
   const [left, taken] = ending(found, PAGE_LINES);
   const [kept, over] = beginning([...taken, ...pieces], MOST_LINES);
   const cut = over.length > 0;
@@ -96,7 +96,7 @@ export function withNewer(
   page: IOutputPage
 ): IOutputWindow {
   const { pieces, before, above } = window;
-  const found = page.pieces.flatMap(parted);
+  const found = page.pieces.flatMap(excerpts);
   const [taken, left] = beginning(found, PAGE_LINES);
   const [over, kept] = ending([...pieces, ...taken], MOST_LINES);
   const cut = over.length > 0;
@@ -111,55 +111,61 @@ export function withNewer(
   };
 }
 
-/** Parts that a window already has, as a page; what comes before or after them stays as it is. */
+/** Excerpts that a window already has, as a page; what comes before or after them stays as it is. */
 function heldPage(
-  pieces: readonly IPart[],
+  pieces: readonly IExcerpt[],
   ends: { before?: string; after?: string }
 ): IOutputPage {
   const { before = '', after = '' } = ends;
   return { pieces: [...pieces], before, after, more: after !== '' };
 }
 
-/** A piece in parts of few lines. */
-function parted(piece: IOutputPiece | IPart): IPart[] {
+/** A piece in excerpts; of one nothing is cut off. */
+function excerpts(piece: IOutputPiece | IExcerpt): IExcerpt[] {
   if ('offset' in piece) {
     return [piece];
   }
   const lines = piece.text.split(/(?<=\n)/);
-  const parts: IPart[] = [];
-  for (let offset = 0; offset < lines.length; offset += PART_LINES) {
-    const text = lines.slice(offset, offset + PART_LINES).join('');
-    parts.push({ ...piece, text, offset });
+  const found: IExcerpt[] = [];
+  for (let offset = 0; offset < lines.length; offset += EXCERPT_LINES) {
+    const text = lines.slice(offset, offset + EXCERPT_LINES).join('');
+    found.push({ ...piece, text, offset });
   }
-  return parts;
+  return found;
 }
 
 /** Those of the same piece as `one`. */
-function sharing(parts: readonly IPart[], one: IPart): IPart[] {
-  return parts.filter(part => part.place === one.place);
+function sharing(given: readonly IExcerpt[], one: IExcerpt): IExcerpt[] {
+  return given.filter(other => other.place === one.place);
 }
 
-/** As many of the first parts as have up to so many lines, at least one, and the others. */
-function beginning(parts: readonly IPart[], most: number): [IPart[], IPart[]] {
-  const count = fits(parts, most);
-  return [parts.slice(0, count), parts.slice(count)];
+/** As many of the first excerpts as have up to so many lines, at least one, and the others. */
+function beginning(
+  given: readonly IExcerpt[],
+  most: number
+): [IExcerpt[], IExcerpt[]] {
+  const count = fits(given, most);
+  return [given.slice(0, count), given.slice(count)];
 }
 
-/** As many of the last parts as have up to so many lines, at least one, behind the others. */
-function ending(parts: readonly IPart[], most: number): [IPart[], IPart[]] {
-  const first = parts.length - fits([...parts].reverse(), most);
-  return [parts.slice(0, first), parts.slice(first)];
+/** As many of the last excerpts as have up to so many lines, at least one, behind the others. */
+function ending(
+  given: readonly IExcerpt[],
+  most: number
+): [IExcerpt[], IExcerpt[]] {
+  const first = given.length - fits([...given].reverse(), most);
+  return [given.slice(0, first), given.slice(first)];
 }
 
-function fits(parts: readonly IPart[], most: number): number {
+function fits(given: readonly IExcerpt[], most: number): number {
   let lines = 0;
-  for (let index = 0; index < parts.length; index++) {
-    lines += parts[index].text.split(/\n(?!$)/).length;
+  for (let index = 0; index < given.length; index++) {
+    lines += given[index].text.split(/\n(?!$)/).length;
     if (index > 0 && lines > most) {
       return index;
     }
   }
-  return parts.length;
+  return given.length;
 }
 
 /** Fetches pages as they are asked for, one at a time; what was asked for before a new query is forgotten. */

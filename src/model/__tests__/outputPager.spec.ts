@@ -78,7 +78,13 @@ it('searches as far back as it takes, and further when asked', async () => {
   await pager.older();
   expect(pager.window!.before).toBe('');
   await pager.open({ rank: 1, text: 'nowhere' });
-  expect(pager.window).toMatchObject({ pieces: [], before: '', after: '' });
+  expect(pager.window).toEqual({
+    pieces: [],
+    before: '',
+    after: '',
+    above: [],
+    below: []
+  });
 });
 
 it('asks for the rank, and forgets what a new query has overtaken', async () => {
