@@ -28,7 +28,7 @@ const ASK_MS = [3000, 30_000];
 const NEWER_S = 1;
 const LIVE_PIECES = '150';
 /** Of the newest output so many lines are drawn; those before are read back as older output. */
-const LIVE_LINES = 400;
+const LIVE_LINES = 120;
 /** Of a longer output, nobody asks whether it is all. */
 const MOST_ASKED = 300;
 
