@@ -6,11 +6,11 @@ import math
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
-from itertools import count
+from dataclasses import dataclass, field, replace
 from selectors import BaseSelector
 from typing import Any
 
@@ -80,6 +80,16 @@ def not_shared(options: Mapping[str, str], places: Sequence[str]) -> str:
     )
 
 
+@dataclass
+class _Job:
+    """What the runner knows of one of its jobs beside the elements that were listed."""
+
+    hopes: set[object] = field(default_factory=set)  # requests for which kept pods were free when they came
+    taken_s: float = -math.inf  # when it was given kept pods, on the monotonic clock
+    news: list[str] = field(default_factory=list)
+    over: dict[str, Element] = field(default_factory=dict)  # elements that were cancelled, by name: their Jobs are gone
+
+
 class KubernetesRunner(PolledRunner):
     """See `backends.base.Scheduler`."""
 
@@ -97,11 +107,7 @@ class KubernetesRunner(PolledRunner):
         super().__init__()
         self._preload, self._kept, self._keeps = tuple(preload), kept_pods.KeptPods(), True
         self._owner = kept_pods.owner(store)
-        self._followed: set[str] = set()  # jobs of this supervisor
-        # requests for which kept pods were free when they came, with their jobs; job -> when it was given kept pods
-        self._hopes: dict[int, str] = {}
-        self._taken_s: dict[str, float] = {}
-        self._news: dict[str, list[str]] = {}
+        self._mine: defaultdict[str, _Job] = defaultdict(_Job)  # jobs of this supervisor
         self._bell = Doorbell(self._hasten)
         self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
         self._wakeup = Wakeup(selector) if selector is not None else None
@@ -109,11 +115,8 @@ class KubernetesRunner(PolledRunner):
         self._options, self._connect = dict(options), connect
         self._connected: Api | None = None
         self._batch = 0
-        self._numbers = count()
         self._nodes_again_s = 0.0
         self._node_items: list[dict[str, Any]] = []
-        # elements that were cancelled, by job and name: their Jobs are gone
-        self._over: dict[str, dict[str, Element]] = {}
 
     # -- what is known -----------------------------------------------------------------------------------------
 
@@ -136,22 +139,34 @@ class KubernetesRunner(PolledRunner):
         return name
 
     def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
-        self._followed.add(job_id)
+        self._mine[job_id]  # it is this supervisor's from now on
         return super().observe(job_id, since_s)
 
     def expects(self, job_id: str, since_s: float) -> bool:
-        return self._taken_s.get(job_id, -math.inf) >= since_s or job_id in list(self._hopes.values())
+        job = self._mine.get(job_id)
+        return job is not None and (job.taken_s >= since_s or bool(job.hopes))
 
     def news(self, job_id: str) -> Sequence[str]:
-        return self._news.pop(job_id, ())
+        job = self._mine.get(job_id)
+        if job is None:
+            return ()
+        news, job.news = job.news, []
+        return news
 
     # -- what is asked for -------------------------------------------------------------------------------------
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
-        hope = next(self._numbers)
+        job, hope = self._mine[plan.job_id], object()
         if self._kept.free and self._may_take(plan, request):
-            self._hopes[hope] = plan.job_id
-        return self._order(lambda: self._create(plan, request, hope))
+            job.hopes.add(hope)
+
+        def create() -> int:
+            try:
+                return self._create(plan, request)
+            finally:
+                job.hopes.discard(hope)
+
+        return self._order(create)
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
         return self._order(lambda: self._end(job_id, names), TRIES) if names else settled(None)
@@ -200,14 +215,8 @@ class KubernetesRunner(PolledRunner):
             return bool(choose(free, fits(one, plan, self._owner), 1, time.time(), request.avoid, serving))
         return False
 
-    def _create(self, plan: LaunchPlan, request: LaunchRequest, hope: int) -> int:
+    def _create(self, plan: LaunchPlan, request: LaunchRequest) -> int:
         """Create the Jobs of a batch, all or none; the batch's number."""
-        try:
-            return self._create_all(plan, request)
-        finally:
-            self._hopes.pop(hope, None)
-
-    def _create_all(self, plan: LaunchPlan, request: LaunchRequest) -> int:
         wanted = [place for place in (plan.env.get(STORE_VARIABLE, ""), plan.log_directory) if place]
         if problem := not_shared(request.options, wanted):
             raise ClusterError(problem)
@@ -247,7 +256,7 @@ class KubernetesRunner(PolledRunner):
         serving = self.serving(request.options, request.part)
         there = self._kept.take(api, orders, labels, digest, request.avoid, serving)
         if there:
-            self._taken_s[orders[0].plan.job_id] = time.monotonic()
+            self._mine[orders[0].plan.job_id].taken_s = time.monotonic()
             self._soon()  # their nodes run, and only a list says so
         return there
 
@@ -275,7 +284,7 @@ class KubernetesRunner(PolledRunner):
             told = parse.CANCELLED, before.node if before else "", "", job_id, before.part if before else ""
             over = parse.element(name, *told)
             if over is not None:
-                self._over.setdefault(job_id, {})[name] = over
+                self._mine[job_id].over[name] = over
 
     def _end_pods(self, job_id: str, names: Collection[str] | None) -> None:
         pods, _ = self._api().list(self._pods(), f"{manifests.JOB}={job_id}")
@@ -291,9 +300,7 @@ class KubernetesRunner(PolledRunner):
                 self._api().delete(f"{self._jobs()}/{job['metadata']['name']}")
         self._end_pods(job_id, None)
         self._kept.forget(map(parse.element_of, found))
-        for known in (self._over, self._taken_s, self._news):
-            known.pop(job_id, None)
-        self._followed.discard(job_id)
+        self._mine.pop(job_id, None)
 
     def _send(self, name: str, number: int) -> None:
         pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={self._kept.job(name)}")
@@ -322,14 +329,15 @@ class KubernetesRunner(PolledRunner):
         self._kept.seen(jobs, pods)
         self._make_room(api, jobs, pods)
         found = parse.elements(jobs, pods)
-        for job_id, over in self._over.items():
-            found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())
+        for job_id, job in list(self._mine.items()):
+            if over := job.over:
+                found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())
         return found
 
     def _make_room(self, api: Api, jobs: Sequence[Object], pods: Sequence[Object]) -> None:
         with suppress(ClusterError):  # it is tried again
-            for job_id, sentence in self._kept.make_room(api, jobs, pods, set(self._followed), self._owner):
-                self._news.setdefault(job_id, []).append(sentence)
+            for job_id, sentence in self._kept.make_room(api, jobs, pods, set(self._mine), self._owner):
+                self._mine[job_id].news.append(sentence)
         if self._kept.watched:
             self._list_again_s = 0.0  # it is a matter of time, of which no watch tells
 
@@ -348,7 +356,7 @@ class KubernetesRunner(PolledRunner):
         """Jobs that are gone were deleted: by somebody else, or an hour after their end."""
         found = {}
         for one in elements:
-            over = self._over.get(one.job, {}).get(one.name)
+            over = self._mine[one.job].over.get(one.name) if one.job in self._mine else None
             told = parse.DELETED, one.node, "its Job is gone: it was deleted, or ended long ago", one.job, one.part
             found[one.name] = over or parse.element(one.name, *told) or one
         return found
