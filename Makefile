@@ -207,10 +207,10 @@ FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/
 SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
 others = "$(addprefix --ignore=,$(subst ",,$(1)))"
 
-# A fast test is given up after a minute, so that none of them becomes slow unnoticed.
+# A fast test is given up after two minutes, so that none of them becomes slow unnoticed.
 .PHONY: test-fast
 test-fast: install
-	$(call step,fast Python tests,.ci/beside -m "not slow" --timeout 60 --durations 15 $(PYTEST) \
+	$(call step,fast Python tests,.ci/beside -m "not slow" --timeout 120 --durations 15 $(PYTEST) \
 		-- $(FAST_LANES) $(call others,$(FAST_LANES)))
 
 .PHONY: test-slow

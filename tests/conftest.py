@@ -3,7 +3,7 @@
 store            an empty job store in a temporary directory; $JUPYTER_HYPERPOD_STORE names it
 cluster          the same store with a real local cluster on it, stopped and verified gone afterwards
 shared_cluster   one store with one cluster for all tests that only need some cluster
-eventually       eventually(condition, timeout_s=10): wait for a condition with a bound, never for a time
+eventually       eventually(condition, timeout_s=60): wait for a condition with a bound, never for a time
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def running_cluster(
     finally:
         with suppress(ClusterError):  # a test may have stopped it already
             control.stop(store)
-        left = wait_until_gone(mark, 15, variable)
+        left = wait_until_gone(mark, 60, variable)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert not left, f"the cluster was stopped but these went on: {left}"
@@ -168,9 +168,9 @@ def kubernetes(shared_testbed: KubernetesTestbed) -> Iterator[KubernetesTestbed]
 
 @pytest.fixture
 def eventually() -> Callable[..., T]:
-    """Wait for a condition: ``eventually(lambda: …, timeout_s=10)`` returns its first true value."""
+    """Wait for a condition: ``eventually(lambda: …)`` returns its first true value."""
 
-    def wait(condition: Callable[[], T], timeout_s: float = 10.0, message: str = "") -> T:
+    def wait(condition: Callable[[], T], timeout_s: float = 60.0, message: str = "") -> T:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < deadline, message or f"still {value!r} after {timeout_s:g} s"
@@ -185,7 +185,7 @@ def no_process_left() -> Iterator[None]:
     """Fail a test that leaves a process; kill it, so that the next test starts clean."""
     before = _processes()
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while (left := _left_since(before)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in left:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
-GRACE_S = 5.0
+GRACE_S = 30.0
 EXEC_TRIES, EXEC_PAUSE_S = 20, 0.005
 OURS = re.compile(r"hyperpod|slurm|kube")
 TREE = Path(__file__).resolve().parents[1]

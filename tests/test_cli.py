@@ -203,7 +203,7 @@ def test_interrupt_detaches_and_the_job_goes_on(shared_cluster: Store, training:
         assert follower.stdout is not None
         assert follower.stdout.readline()
         follower.send_signal(signal.SIGINT)
-        _, said = follower.communicate(timeout=10)
+        _, said = follower.communicate(timeout=60)
         assert follower.returncode == 0, said
         assert "detached" in said and training in said and "Traceback" not in said
     before = jobs.job_view(shared_cluster, training)["step"]
@@ -503,7 +503,7 @@ def on_a_terminal(store: Store, environment: dict[str, str], *arguments: str) ->
     except OSError:
         pass
     os.close(ours)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     return shown.decode()
 
 

@@ -35,7 +35,7 @@ def test_the_first_local_job_brings_nodes_which_the_next_supervisor_finds(
     assert len(nodes) == DEFAULT_NODES + DEFAULT_SPARES
     before = cluster.request(watcher, {"op": "status"})["pid"]
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: cluster.status(watcher)["pid"] not in (None, before), 20)
+    eventually(lambda: cluster.status(watcher)["pid"] not in (None, before))
     assert {node["node"]: node["pid"] for node in cluster.wait_ready(watcher)["nodes"]} == nodes, "all are adopted"
 
 

@@ -163,14 +163,14 @@ def test_what_is_in_the_way_is_told_and_a_server_that_has_just_begun_may_refuse(
 ) -> None:
     way.trouble = ClusterError("no kubeconfig says where the cluster is")
     following.start()
-    eventually(lambda: "no kubeconfig" in jobs.job_view(store, job.id)["reason"], timeout_s=20)
+    eventually(lambda: "no kubeconfig" in jobs.job_view(store, job.id)["reason"])
     way.trouble = Refusal("you may not create jobs")
-    eventually(lambda: "may not create" in jobs.job_view(store, job.id)["reason"], timeout_s=20)
+    eventually(lambda: "may not create" in jobs.job_view(store, job.id)["reason"])
     way.trouble, way.found = None, HeadState(HeadPhase.WAITING, "no node is free")
-    eventually(lambda: "no node is free" in jobs.job_view(store, job.id)["reason"], timeout_s=20)
+    eventually(lambda: "no node is free" in jobs.job_view(store, job.id)["reason"])
     with command_writer(job.commands, "control") as commands:
         commands.append("stop", {"reason": "enough"})
-    following.join(20)
+    following.join(60)
     view = jobs.job_view(store, job.id)
     assert (view["state"], view["reason"]) == ("stopped", "enough") and way.removed
     followed.ensure(store, job)
@@ -183,6 +183,6 @@ def test_what_is_refused_for_long_ends_the_job(
     monkeypatch.setattr(follower, "REFUSED_S", 0.2)
     way.trouble = Refusal("you may not create jobs")
     following.start()
-    following.join(20)
+    following.join(60)
     view = jobs.job_view(store, job.id)
     assert (view["state"], view["reason"]) == ("failed", "you may not create jobs")

@@ -26,11 +26,11 @@ def silent(store: Store) -> Iterator[list[bytes]]:
     def serve() -> None:
         with listen(directory, SOCKET) as listener:
             ready.append(True)
-            listener.settimeout(20)
+            listener.settimeout(50)
             while not any(heard):
                 connection, _ = listener.accept()
                 with connection:
-                    connection.settimeout(20)
+                    connection.settimeout(50)
                     if content := connection.recv(1 << 12):
                         (directory / SOCKET).unlink()
                         heard.append(content)
@@ -41,7 +41,7 @@ def silent(store: Store) -> Iterator[list[bytes]]:
     while not ready:
         thread.join(0.01)
     yield heard
-    thread.join(30)
+    thread.join(50)
     assert not thread.is_alive()
 
 

@@ -37,7 +37,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def bench(tmp_path: Path, eventually: Wait) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     try:
-        eventually(bench.ready, 20)
+        eventually(bench.ready)
         yield bench
     finally:
         arms = [arm for node in (bench.host.head, *bench.host.nodes.values()) for arm in node.arms]
@@ -49,7 +49,7 @@ def bench(tmp_path: Path, eventually: Wait) -> Iterator[Bench]:
 def sleeping(bench: Bench, python: str, eventually: Wait, node: str = "node-1") -> tuple[Identity, list[int]]:
     """Start a job that sleeps, with a child; returns its arm, and all processes of the arm's session."""
     assert bench.start(bench.plan("sleep", python=python), node)
-    eventually(lambda: bench.turn() and "child" in bench.log(node), 30)
+    eventually(lambda: bench.turn() and "child" in bench.log(node))
     place = bench.host.head if node == HEAD else bench.host.nodes[node]
     eventually(lambda: bench.turn() and place.arms and place.jobs["job-aaaaaaaa"].pid)
     (arm,) = place.arms
@@ -78,7 +78,7 @@ def zygotes(bench: Bench) -> list[int]:
 def test_jobs_of_an_environment_are_forked_from_one_interpreter(bench: Bench, python: str, eventually: Wait) -> None:
     for number, node in enumerate(("node-1", "node-2", "node-1", HEAD), 1):
         assert bench.start(bench.plan("7", python=python), node)
-        eventually(lambda number=number: len(bench.exits()) == number, 30)
+        eventually(lambda number=number: len(bench.exits()) == number)
     assert [(r.job_id, r.node, r.status) for r in bench.exits()] == [
         ("job-aaaaaaaa", node, 7) for node in ("node-1", "node-2", "node-1", HEAD)
     ]
@@ -91,7 +91,7 @@ def test_a_job_runs_the_python_of_its_environment(bench: Bench, python: str, eve
     (bench.directory / "modules" / "tiny_job.py").write_text("import sys\ndef main(): print(sys.prefix, flush=True)\n")
     for count in (1, 2):
         assert bench.start(bench.plan("0", python=python), "node-1")
-        eventually(lambda count=count: len(bench.exits()) == count, 30)
+        eventually(lambda count=count: len(bench.exits()) == count)
     assert bench.log("node-1").split() == [str(Path(python).parents[1])] * 2
 
 
@@ -106,17 +106,17 @@ def test_what_kills_a_node_kills_its_arms(bench: Bench, python: str, eventually:
     else:
         assert bench.host.signal_node("node-1", signal.SIGKILL)
     eventually(lambda: session_members(arm) == [])
-    eventually(lambda: bench.exits() and bench.ready() and node.incarnation == 2, 20)
+    eventually(lambda: bench.exits() and bench.ready() and node.incarnation == 2)
     assert [(r.job_id, r.status) for r in bench.exits()] == [("job-aaaaaaaa", None)]
     assert bench.start(bench.plan("5", python=python), "node-1")
-    eventually(lambda: len(bench.exits()) == 2, 30)
+    eventually(lambda: len(bench.exits()) == 2)
 
 
 def test_a_node_that_stands_still_has_arms_that_do(bench: Bench, python: str, eventually: Wait) -> None:
     arm, there = sleeping(bench, python, eventually)
     assert bench.host.signal_node("node-1", signal.SIGSTOP)
     eventually(lambda: all(is_stopped(pid) for pid in there))
-    eventually(lambda: bench.ready() and bench.host.nodes["node-1"].incarnation == 2, 20)
+    eventually(lambda: bench.ready() and bench.host.nodes["node-1"].incarnation == 2)
     eventually(lambda: session_members(arm) == [])
 
 
@@ -128,7 +128,7 @@ def test_a_killed_arm_is_the_end_of_its_jobs_alone(bench: Bench, python: str, ev
     eventually(lambda: not any(start_ticks(pid) for pid in there))
     assert bench.host.nodes["node-1"].incarnation == 1
     assert bench.start(bench.plan("5", python=python), "node-1")
-    eventually(lambda: len(bench.exits()) == 2, 30)
+    eventually(lambda: len(bench.exits()) == 2)
     assert bench.exits()[1].status == 5
 
 
@@ -137,7 +137,7 @@ def test_jobs_outlive_the_interpreter_that_forked_them(bench: Bench, python: str
     (zygote,) = zygotes(bench)
     os.kill(zygote, signal.SIGKILL)
     assert bench.start(bench.plan("5", python=python, job_id="job-bbbbbbbb"), "node-2")
-    eventually(bench.exits, 30)
+    eventually(bench.exits)
     assert [(r.job_id, r.status) for r in bench.exits()] == [("job-bbbbbbbb", 5)]
     assert all(start_ticks(pid) for pid in there)
     bench.host.signal("job-aaaaaaaa", "node-1", signal.SIGTERM)
@@ -148,12 +148,12 @@ def test_jobs_outlive_the_interpreter_that_forked_them(bench: Bench, python: str
 @pytest.mark.parametrize("whom", ["the interpreter", "the arm"])
 def test_a_job_does_not_wait_for_one_that_stands_still(bench: Bench, python: str, eventually: Wait, whom: str) -> None:
     assert bench.start(bench.plan("1", python=python), "node-1")
-    eventually(lambda: len(bench.exits()) == 1 and bench.host.nodes["node-1"].arms, 30)
+    eventually(lambda: len(bench.exits()) == 1 and bench.host.nodes["node-1"].arms)
     (zygote,), (arm,) = zygotes(bench), bench.host.nodes["node-1"].arms
     victim = identify(zygote) if whom == "the interpreter" else arm
     os.kill(victim.pid, signal.SIGSTOP)
     assert bench.start(bench.plan("5", python=python), "node-2" if whom == "the interpreter" else "node-1")
-    eventually(lambda: len(bench.exits()) == 2, 30)
+    eventually(lambda: len(bench.exits()) == 2)
     assert bench.exits()[1].status == 5
     eventually(lambda: not alive(victim))
 
@@ -182,14 +182,14 @@ def test_a_new_supervisor_adopts_arms_and_what_runs_on_them(bench: Bench, python
 
 def test_a_package_installed_meanwhile_renews_the_interpreter(bench: Bench, python: str, eventually: Wait) -> None:
     assert bench.start(bench.plan("1", python=python), "node-1")
-    eventually(bench.exits, 30)
+    eventually(bench.exits)
     before, arms = zygotes(bench), list(bench.host.nodes["node-1"].arms)
     (packages,) = Path(python).parents[1].glob("lib/python*/site-packages")
     (packages / "newcomer.py").write_text("")
     try:
         for count in (2, 3):
             assert bench.start(bench.plan("2", python=python), "node-1")
-            eventually(lambda count=count: len(bench.exits()) == count, 30)
+            eventually(lambda count=count: len(bench.exits()) == count)
     finally:
         (packages / "newcomer.py").unlink()
     assert [r.status for r in bench.exits()] == [1, 2, 2]
@@ -205,7 +205,7 @@ def test_an_environment_that_cannot_be_preloaded_is_started_for_each_job(
     older.chmod(0o755)
     for count in (1, 2):
         assert bench.start(bench.plan("4", python=str(older)), "node-1")
-        eventually(lambda count=count: len(bench.exits()) == count, 30)
+        eventually(lambda count=count: len(bench.exits()) == count)
     assert [r.status for r in bench.exits()] == [4, 4]
     assert bench.log("node-1").count("hello") == 2
     assert bench.host.nodes["node-1"].arms == []
@@ -213,7 +213,7 @@ def test_an_environment_that_cannot_be_preloaded_is_started_for_each_job(
 
 def test_an_environment_that_is_gone_is_refused(tmp_path: Path, bench: Bench, eventually: Wait) -> None:
     assert bench.start(bench.plan("4", python=str(tmp_path / "gone" / "python")), "node-1")
-    eventually(bench.exits, 30)
+    eventually(bench.exits)
     assert bench.exits()[0].status == 1
 
 
@@ -225,7 +225,7 @@ def test_a_job_that_is_cancelled_before_its_interpreter_is_ready_never_begins(
     eventually(bench.exits)
     assert [r.status for r in bench.exits()] == [-signal.SIGKILL]
     assert bench.start(bench.plan("5", python=python, job_id="job-bbbbbbbb"), "node-1")
-    eventually(lambda: len(bench.exits()) == 2, 30)
+    eventually(lambda: len(bench.exits()) == 2)
     assert bench.exits()[1].status == 5
     assert "child" not in bench.log("node-1")
 

@@ -77,7 +77,7 @@ def test_a_stripe_goes_from_device_to_device_by_nccl() -> None:
     server = StripeServer(nccl_pair(stripe.device), "127.0.0.1", SECRET, 1, stripe)
     pair = nccl_pair(torch.device("cuda", 1))
     (copy,) = fetch(
-        pair, "127.0.0.1", SECRET, [server.source], lambda ended: select.select([ended], [], [], 20) and None
+        pair, "127.0.0.1", SECRET, [server.source], lambda ended: select.select([ended], [], [], 50) and None
     )
     server.close()
     assert torch.equal(copy.cpu(), stripe.cpu())

@@ -58,14 +58,14 @@ def test_a_job_keeps_a_cluster_and_without_one_it_ends_and_comes_back_as_it_was(
     eventually(lambda: counted() >= 80, 60, message="it is to run for twice as long as a cluster may be idle")
     assert control.status(short)["state"] == "running" and control.status(short)["idle"] is None
     (short.jobs / job_id / "go").touch()
-    assert jobs.wait(short, job_id, timeout_s=30)["state"] == "succeeded"
+    assert jobs.wait(short, job_id, timeout_s=60)["state"] == "succeeded"
 
-    eventually(lambda: control.status(short)["idle"], 15, message="nobody says when it ends")
-    eventually(lambda: control.status(short)["state"] == "stopped", 20)
+    eventually(lambda: control.status(short)["idle"], message="nobody says when it ends")
+    eventually(lambda: control.status(short)["state"] == "stopped")
     view = control.status(short)
     assert "it ended by itself after 2.0 s without a job" in view["reason"] and view["nodes"] == []
     assert view["idle"]["ends_s"] - view["idle"]["since_s"] >= 1.9
-    eventually(lambda: not control.connectable(short) and list(short.cluster.glob("supervisor.*")), 5)
+    eventually(lambda: not control.connectable(short) and list(short.cluster.glob("supervisor.*")))
     assert not (short.cluster / HIDDEN).exists() and list(short.cluster.glob("*.sock")) == []
 
     control.ensure_started(short)

@@ -122,7 +122,7 @@ class Bench:
 def bench(tmp_path: Path, eventually: Wait) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     try:
-        eventually(bench.ready, 20)
+        eventually(bench.ready)
         yield bench
     finally:
         bench.host.close()
@@ -137,7 +137,7 @@ def test_a_forked_process_is_as_if_started_with_python_m(bench: Bench, eventuall
 
 def test_other_source_is_started_cold_and_says_the_same(bench: Bench, eventually: Wait) -> None:
     assert bench.start(bench.plan("3", warm_key="another digest"), "node-1")
-    eventually(bench.exits, 20)
+    eventually(bench.exits)
     assert [r.status for r in bench.exits()] == [3]
     assert bench.log("node-1") == f"node-1 hello {bench.directory} ['--x', '1']\nproblem\n"
 
@@ -177,7 +177,7 @@ def test_when_only_the_nodes_own_process_dies_nothing_of_it_goes_on(bench: Bench
 
 def test_a_node_that_stands_still_is_replaced(bench: Bench, eventually: Wait) -> None:
     bench.host.signal_node("node-1", signal.SIGSTOP)
-    eventually(lambda: bench.turn() and bench.ready() and bench.host.nodes["node-1"].incarnation == 2, 15)
+    eventually(lambda: bench.turn() and bench.ready() and bench.host.nodes["node-1"].incarnation == 2)
     assert any(isinstance(r, NodeReport) and "did not answer" in r.reason for r in bench.reports)
 
 
@@ -211,7 +211,7 @@ def test_nodes_outlive_the_zygote_and_a_new_one_is_started(bench: Bench, eventua
     zygote = bench.host._zygote.identity
     assert zygote is not None
     os.kill(zygote.pid, signal.SIGKILL)
-    eventually(lambda: bench.turn() and bench.host._zygote.ready and bench.host._zygote.identity != zygote, 20)
+    eventually(lambda: bench.turn() and bench.host._zygote.ready and bench.host._zygote.identity != zygote)
     assert all(node.incarnation == 1 and node.state == "idle" for node in bench.host.nodes.values())
     bench.host.signal_node("node-1", signal.SIGKILL)
     eventually(lambda: bench.ready() and bench.host.nodes["node-1"].incarnation == 2)
@@ -239,7 +239,7 @@ def test_the_zygote_begins_again_without_a_module_that_starts_threads(tmp_path: 
     )
     bench = Bench(tmp_path, preload=("tiny_job", "threaded"))
     try:
-        eventually(bench.ready, 20)
+        eventually(bench.ready)
         assert "beginning again without it" in (bench.cluster / "logs/warm.log").read_text()
         assert os.listdir(f"/proc/{bench.host.nodes['node-1'].pid}/task") == [str(bench.host.nodes["node-1"].pid)]
     finally:

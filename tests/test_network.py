@@ -70,7 +70,7 @@ class IsolatedBench(Bench):
 def bench(tmp_path: Path, eventually: Wait) -> Iterator[IsolatedBench]:
     bench = IsolatedBench(tmp_path, isolated=True)
     try:
-        eventually(bench.ready, 20)
+        eventually(bench.ready)
         yield bench
     finally:
         bench.host.close()
@@ -175,7 +175,7 @@ def test_nothing_is_left_when_the_store_is_deleted_under_nodes_without_a_supervi
     bench.host._switch.close()
     shutil.rmtree(bench.cluster)
     eventually(lambda: not holders(namespaces))
-    assert bench.host._zygote.process.wait(10) == 0
+    assert bench.host._zygote.process.wait(50) == 0
     surroundings = Surroundings(bench.cluster, selectors.DefaultSelector(), bench.reports.append, {})
     bench.host = LocalHost(surroundings)  # nothing to close
 

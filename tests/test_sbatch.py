@@ -137,7 +137,7 @@ def test_no_shell_stands_between_us_and_sbatch(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(place), prepend=":")
         runner = SlurmRunner()
-        assert runner.launch(plan, LaunchRequest(options=options)).result(20) == 7
+        assert runner.launch(plan, LaunchRequest(options=options)).result(50) == 7
         runner.close(20)
     words = (place / "said").read_bytes().split(b"\0")[:-1]
     assert words == [word.encode() for word in sbatch.arguments(plan, options, BASE, 1)[1:]]
@@ -241,7 +241,7 @@ def test_who_is_to_leave_is_told_even_if_the_controller_has_forgotten_its_step(m
     monkeypatch.setattr(commands, "run", run)
     runner = SlurmRunner()
     for number in (signal.SIGUSR1, signal.SIGKILL):
-        runner.signal("job", "92_0", number).result(10)
+        runner.signal("job", "92_0", number).result(50)
     runner.close(10)
     sent = [command[1:] for command in begun if command[0] == "scancel"]
     assert sent == [["--quiet", "--signal=USR1", "92_0"], ["--quiet", "--signal=KILL", "92_0.0"]]

@@ -145,7 +145,7 @@ def test_a_supervisor_that_starts_says_where_the_other_one_is(store: Store) -> N
         assert host_lease.served_by(store) == "elsewhere"
     finally:
         over.set()
-        thread.join(10)
+        thread.join(50)
 
 
 def test_a_supervisor_that_starts_replaces_a_silent_host(store: Store) -> None:

@@ -91,7 +91,7 @@ def supervisor_pid(store: Store) -> int:
 
 def go(store: Store, job_id: str) -> View:
     (store.jobs / job_id / "go").touch()
-    return jobs.wait(store, job_id, timeout_s=30)
+    return jobs.wait(store, job_id, timeout_s=60)
 
 
 def test_a_running_job_does_not_notice_that_the_supervisor_was_killed(cluster: Store, eventually: Wait) -> None:
@@ -126,7 +126,7 @@ def test_a_supervisor_that_is_broken_is_started_again(cluster: Store, eventually
     eventually(lambda: jobs.job_view(cluster, job_id)["output"])
     pid = supervisor_pid(cluster)
     jobs.fault(cluster, job_id, kind, target="supervisor")
-    eventually(lambda: supervisor_pid(cluster) not in (0, pid), 30)
+    eventually(lambda: supervisor_pid(cluster) not in (0, pid))
     assert nodes(control.wait_ready(cluster)) == before
     view = go(cluster, job_id)
     assert view["state"] == "succeeded" and view["generation"] == 1
@@ -147,7 +147,7 @@ def test_what_happened_while_there_was_no_supervisor_is_caught_up_with(cluster: 
     assert go(cluster, ends)["state"] == "succeeded"
     os.kill(victim[0], signal.SIGKILL)
     late = jobs.submit(cluster, "print('late')", nodes=4, name="late")
-    assert jobs.wait(cluster, late, timeout_s=30)["state"] == "succeeded"
+    assert jobs.wait(cluster, late, timeout_s=60)["state"] == "succeeded"
     assert nodes(control.wait_ready(cluster))["node-4"][0] != victim[0]
 
 
@@ -165,7 +165,7 @@ def test_a_lost_node_is_replaced_and_training_keeps_the_step(cluster: Store, eve
     view = jobs.wait(cluster, job_id, timeout_s=90)
     assert (view["state"], view["step"], view["digest"]) == ("succeeded", 60, digest), view["reason"]
     assert [incident["node"] for incident in view["incidents"]] == victims
-    eventually(lambda: {nodes(control.status(cluster))[v][1] for v in victims} == {2}, 20)
+    eventually(lambda: {nodes(control.status(cluster))[v][1] for v in victims} == {2})
     assert all(nodes(control.wait_ready(cluster))[victim][0] != before[victim][0] for victim in victims)
     events = jobs.follow(cluster, job_id).poll()
     injected = [event for event in events if event.kind == "fault.injected"]
@@ -198,12 +198,12 @@ def test_a_queue_gets_its_own_nodes_back_from_whoever_borrowed_them(store: Store
         eventually(lambda: jobs.job_view(store, borrower)["step"] > 2, 60)
         three = processes(store, borrower)
         owner = jobs.submit(store, COUNT, nodes=2, spares=0, queue="research", name="owner")
-        assert jobs.wait(store, owner, {"running"}, 30)["state"] == "running"
+        assert jobs.wait(store, owner, {"running"}, 60)["state"] == "running"
         view = jobs.job_view(store, borrower)
         assert processes(store, borrower) < three and view["world_size"] == 1
         assert "lends 2 nodes to queue research, which is guaranteed them" in str(view["decisions"])
         lost = jobs.submit(store, COUNT, queue="reserch")
-        assert "no queue 'reserch'; its queues are research" in jobs.wait(store, lost, timeout_s=30)["reason"]
+        assert "no queue 'reserch'; its queues are research" in jobs.wait(store, lost, timeout_s=60)["reason"]
         with pytest.raises(Conflict, match="as queues runs already"):
             control.ensure_started(store, queues={"research": 1})
     finally:
@@ -216,17 +216,17 @@ def test_a_higher_priority_borrows_nodes_and_they_come_back(cluster: Store, even
     eventually(lambda: jobs.job_view(cluster, low)["step"] > 2, 60)
     four = processes(cluster, low)
     high = jobs.submit(cluster, COUNT, nodes=2, priority=10, spares=0, name="high")
-    assert jobs.wait(cluster, high, {"running"}, 30)["state"] == "running"
+    assert jobs.wait(cluster, high, {"running"}, 60)["state"] == "running"
     two = processes(cluster, low)
     assert len(two) == 2 and two < four, "the low one is shrunk, not started anew"
     assert go(cluster, high)["state"] == "succeeded"
-    eventually(lambda: jobs.job_view(cluster, low)["world_size"] == 4, 10, "idle nodes are used within seconds")
+    eventually(lambda: jobs.job_view(cluster, low)["world_size"] == 4, message="idle nodes are used within seconds")
     assert two < processes(cluster, low)
     view = jobs.job_view(cluster, low)
     assert any("lends 2 nodes to a job of higher priority" in d["reason"] for d in view["decisions"])
     assert view["incidents"] == []
     jobs.stop(cluster, low)
-    assert jobs.wait(cluster, low, timeout_s=30)["state"] == "stopped"
+    assert jobs.wait(cluster, low, timeout_s=60)["state"] == "stopped"
 
 
 def test_a_job_follows_its_owners_wish_for_more_or_fewer_nodes(shared_cluster: Store, eventually: Wait) -> None:
@@ -235,10 +235,10 @@ def test_a_job_follows_its_owners_wish_for_more_or_fewer_nodes(shared_cluster: S
     eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] > 2, 60)
     for target in (2, 4):
         jobs.scale(shared_cluster, job_id, target)
-        eventually(lambda target=target: jobs.job_view(shared_cluster, job_id)["world_size"] == target, 30)
-        eventually(lambda target=target: busy_nodes(shared_cluster) == target + 1, 30)
+        eventually(lambda target=target: jobs.job_view(shared_cluster, job_id)["world_size"] == target)
+        eventually(lambda target=target: busy_nodes(shared_cluster) == target + 1)
     jobs.stop(shared_cluster, job_id)
-    assert jobs.wait(shared_cluster, job_id, timeout_s=30)["state"] == "stopped"
+    assert jobs.wait(shared_cluster, job_id, timeout_s=60)["state"] == "stopped"
 
 
 def test_a_second_supervisor_refuses_and_the_first_goes_on(shared_cluster: Store) -> None:
@@ -274,7 +274,7 @@ def test_when_another_host_has_taken_over_nothing_of_a_lost_supervisor_stays(sto
     control.ensure_started(store, nodes=1, spares=0)
     control.wait_ready(store)
     job_id = jobs.submit(store, COUNT, {"name": "count", "nodes": 1, "spares": 0})
-    eventually(lambda: busy_nodes(store) == 1, 30)
+    eventually(lambda: busy_nodes(store) == 1)
     answer = control.request(store, {"op": "status"})
     other, over = Succession(store, host="elsewhere"), threading.Event()
 
@@ -288,13 +288,13 @@ def test_when_another_host_has_taken_over_nothing_of_a_lost_supervisor_stays(sto
     try:
         os.kill(answer["pid"], signal.SIGKILL)
         eventually(lambda: not list(store.cluster.glob("*.sock")), 60)
-        eventually(lambda: connect(store.cluster, "node-1.sock") is None, 30)
+        eventually(lambda: connect(store.cluster, "node-1.sock") is None)
         view = jobs.job_view(store, job_id)
         assert view["state"] in ("running", "recovering"), "the other host decides what becomes of it"
         assert control.status(store)["reason"] == "the supervisor is on elsewhere"
     finally:
         over.set()
-        thread.join(10)
+        thread.join(50)
 
 
 def test_who_held_the_lock_may_take_its_leave_while_an_heir_waits_for_it(
@@ -346,7 +346,7 @@ def test_a_full_disk_does_not_take_the_supervisor_down_and_nothing_is_forgotten(
     status = control.request(shared_cluster, {"op": "status"})
     limit = resource.prlimit(status["pid"], resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     job_id = jobs.submit(shared_cluster, "print('hello')", nodes=4)
-    assert jobs.wait(shared_cluster, job_id, timeout_s=30)["state"] == "succeeded"
+    assert jobs.wait(shared_cluster, job_id, timeout_s=60)["state"] == "succeeded"
     problem = eventually(lambda: control.request(shared_cluster, {"op": "status"})["problem"])
     assert problem.startswith("cannot") and "File too large" in problem
     never = jobs.submit(shared_cluster, "pass", nodes=40)
@@ -354,7 +354,7 @@ def test_a_full_disk_does_not_take_the_supervisor_down_and_nothing_is_forgotten(
     assert jobs.job_view(shared_cluster, never)["state"] == "pending"
 
     resource.prlimit(status["pid"], resource.RLIMIT_FSIZE, limit)
-    assert jobs.wait(shared_cluster, never, timeout_s=10)["state"] == "failed"
+    assert jobs.wait(shared_cluster, never, timeout_s=60)["state"] == "failed"
     eventually(lambda: not control.request(shared_cluster, {"op": "status"})["problem"])
     decided = eventually(lambda: jobs.job_view(shared_cluster, job_id)["decisions"])  # the job's journal is another one
     assert any(decision["policy"] == "scaling" for decision in decided)
@@ -394,7 +394,7 @@ def test_deleting_a_running_jobs_directory_frees_its_nodes(shared_cluster: Store
     shutil.rmtree(shared_cluster.jobs / job_id, ignore_errors=True)
     eventually(lambda: not control.request(shared_cluster, {"op": "status"})["jobs"])
     again = jobs.submit(shared_cluster, "print(1)", nodes=4)
-    assert jobs.wait(shared_cluster, again, timeout_s=30)["state"] == "succeeded"
+    assert jobs.wait(shared_cluster, again, timeout_s=60)["state"] == "succeeded"
 
 
 def test_a_head_that_never_comes_up_fails_the_job_with_its_last_words(shared_cluster: Store) -> None:
@@ -457,7 +457,7 @@ def test_deleting_the_store_ends_everything(store: Store, eventually: Wait, monk
     control.wait_ready(store)
     assert len(marked_processes("this one", "HYPERPOD_DELETED_STORE")) > 1
     shutil.rmtree(store.root)
-    eventually(lambda: set(marked_processes("this one", "HYPERPOD_DELETED_STORE")) <= {os.getpid()}, 20)
+    eventually(lambda: set(marked_processes("this one", "HYPERPOD_DELETED_STORE")) <= {os.getpid()})
 
 
 def test_old_journals_of_the_cluster_do_not_confuse_a_new_start_and_are_forgotten(store: Store) -> None:

@@ -51,14 +51,12 @@ def test_an_interrupted_validation_leaves_nothing(shared_cluster: Store, eventua
     command = [*COMMAND, "--store", str(shared_cluster.root), "validate"]
     before = set(shared_cluster.job_ids())
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        eventually(
-            lambda: list(shared_cluster.shared.glob("preflight-*")) and set(shared_cluster.job_ids()) - before, 30
-        )
+        eventually(lambda: list(shared_cluster.shared.glob("preflight-*")) and set(shared_cluster.job_ids()) - before)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode != 0
     for job_id in set(shared_cluster.job_ids()) - before:
-        eventually(lambda job_id=job_id: jobs.job_view(shared_cluster, job_id)["state"] in TERMINAL_STATES, 30)
+        eventually(lambda job_id=job_id: jobs.job_view(shared_cluster, job_id)["state"] in TERMINAL_STATES)
     assert not list(shared_cluster.shared.glob("preflight-*"))
 
 

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 class Rig:
     """One backend at work, driven by hand as a supervisor does."""
 
-    patience_s = 8.0
+    patience_s = 60.0
     options: Mapping[str, str] = {}
 
     def __init__(self, name: str, directory: Path) -> None:

@@ -24,12 +24,12 @@ def health_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def cluster_of_health(health_cluster: Store, eventually: Callable[..., Any]) -> Store:
     """Every node is watched, schedulable and repaired automatically."""
     main(["--store", str(health_cluster.root), "health", "recovery", "Automatic"])
-    eventually(lambda: len(cluster.status(health_cluster)["health"]) == 5, 30)
+    eventually(lambda: len(cluster.status(health_cluster)["health"]) == 5)
 
     def calm() -> bool:
         view = cluster.status(health_cluster)
         watched = all(health["action"] == "watch" for health in view["health"].values())
         return watched and all(node["state"] == "idle" for node in view["nodes"])
 
-    eventually(calm, 30)
+    eventually(calm)
     return health_cluster

@@ -43,7 +43,7 @@ def test_the_commands(
             finding["fault"] == "NvidiaXid74" for finding in view["health"]["node-2"]["findings"]
         )
 
-    eventually(told, 30, "what was injected is seen while this test still looks")
+    eventually(told, message="what was injected is seen while this test still looks")
     assert main(["nodes", "resume", "node-2"]) == 0
 
 

@@ -53,7 +53,7 @@ def test_an_idle_node_is_replaced_or_rebooted(watched: Store, eventually: Eventu
     before = {node["node"]: node["pid"] for node in cluster.status(watched)["nodes"]}
     known = len(cluster.status(watched)["incidents"])
     inject(watched, "node-4", xid)
-    eventually(lambda: resumed(watched, "node-4", f"NvidiaXid{xid}"), 30)
+    eventually(lambda: resumed(watched, "node-4", f"NvidiaXid{xid}"))
     incident = last(watched, "node-4")
     stages = dict.fromkeys(
         one["stage"] for one in incident["stages"]
@@ -84,7 +84,7 @@ def test_a_job_goes_on_bit_identical_without_the_node(
     assert "no reboot mends that" in incident["stages"][1]["text"]
     assert not run.of_kind("member.lost") and run.view["redone"] == 0, run.story()
     assert {event.data["world_size"] for event in run.of_kind("step.committed")} == {3}, "full strength all the time"
-    eventually(lambda: resumed(watched, victim, "NvidiaXid74"), 30)
+    eventually(lambda: resumed(watched, victim, "NvidiaXid74"))
 
 
 def test_an_application_error_leaves_job_and_node_alone(watched: Store, job: Submit, reference: Run) -> None:
@@ -105,22 +105,22 @@ def test_recovery_can_be_switched_off(watched: Store, eventually: Eventually, ca
     inject(watched, "node-3", 74)
     label = "sagemaker.amazonaws.com/node-health-status"
     pending = "UnschedulablePendingReplacement"
-    eventually(lambda: cluster.status(watched)["health"]["node-3"]["labels"].get(label) == pending, 30)
+    eventually(lambda: cluster.status(watched)["health"]["node-3"]["labels"].get(label) == pending)
     assert [node["pid"] for node in cluster.status(watched)["nodes"]] == [node["pid"] for node in before]
     assert call(watched, "health", "recovery", "Automatic") == 0
     assert call(watched, "nodes", "resume", "node-3") == 0
-    eventually(lambda: cluster.status(watched)["health"]["node-3"]["labels"].get(label) == "Schedulable", 30)
+    eventually(lambda: cluster.status(watched)["health"]["node-3"]["labels"].get(label) == "Schedulable")
     assert "labelled only" in capsys.readouterr().out
 
 
 def test_by_hand(watched: Store, eventually: Eventually, capsys: Any) -> None:
     assert call(watched, "nodes", "drain", "node-1", "--reason", "a fan is loud") == 0
     state = lambda: {node["node"]: node["state"] for node in cluster.status(watched)["nodes"]}["node-1"]  # noqa: E731
-    eventually(lambda: state() == "drained", 30)
+    eventually(lambda: state() == "drained")
     assert call(watched, "nodes", "resume", "node-1") == 0
-    eventually(lambda: state() == "idle", 30)
+    eventually(lambda: state() == "idle")
     assert call(watched, "nodes", "update", "node-1", "--reason", "Action:Reboot") == 0
-    eventually(lambda: resumed(watched, "node-1", "ByHand"), 30)
+    eventually(lambda: resumed(watched, "node-1", "ByHand"))
     assert call(watched, "nodes", "update", "node-1", "--reason", "Action:reboot") == 2
     assert "has to be exactly Action:Reboot" in capsys.readouterr().err
     assert call(watched, "nodes", "drain", "n0") != 0 and call(watched, "nodes", "drain") == 2

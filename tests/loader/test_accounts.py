@@ -151,7 +151,7 @@ def test_a_signature_that_is_too_old_for_all_connections_at_once() -> None:
 
     def misbehave(request: Request, answer: Answer) -> Answer:
         if request.number and b"X-Number: 0." in request.head:
-            together.wait(10)
+            together.wait(50)
             return TOO_OLD
         return answer
 

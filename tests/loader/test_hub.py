@@ -116,7 +116,7 @@ data = [weights * i for i in range(8)]
 with hp.Session(model, optimizer, data, global_batch=4, micro_batch=1) as session:
     for step in session.steps(30):
         step.run(lambda batch: model(batch).mean())
-        time.sleep(0.05)
+        time.sleep(0.15)
 print("weights", float(weights[0]))
 """
 

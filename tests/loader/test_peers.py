@@ -152,7 +152,7 @@ def test_who_is_served_while_it_ends_never_takes_what_is_encrypted_for_content(
                 peers._hang_up(caller)
         else:
             client.close()
-        taking.join(20)
+        taking.join(50)
         assert answers[-1] == "gone"
         client.close()
     eventually(lambda: not server._callers)

@@ -86,7 +86,7 @@ def encrypted_links(directory: Path) -> list[int]:
 class Run(Observer):
     """One job under observation, and the means to disturb it."""
 
-    def until_event(self, kind: str, count: int = 1, timeout_s: float = 30.0, **wanted: Any) -> None:
+    def until_event(self, kind: str, count: int = 1, timeout_s: float = 60.0, **wanted: Any) -> None:
         """Wait for `count` events of one kind whose data hold what is wanted."""
 
         def seen() -> bool:
@@ -95,7 +95,7 @@ class Run(Observer):
 
         self.until(seen, timeout_s)
 
-    def until_world(self, size: int, timeout_s: float = 30.0) -> None:
+    def until_world(self, size: int, timeout_s: float = 60.0) -> None:
         """Wait for a step committed by `size` members."""
         began = len(self.of_kind("step.committed"))
         self.until(
@@ -147,7 +147,7 @@ class Run(Observer):
         with suppress(Conflict):  # it has ended
             jobs.fault(self.store, self.job_id, kind, **aim)
 
-    def finish(self, state: str = "succeeded", timeout_s: float = 60.0) -> View:
+    def finish(self, state: str = "succeeded", timeout_s: float = 120.0) -> View:
         """Wait for the end and insist on how it went."""
         view = self.until_ended(timeout_s)
         assert view["state"] == state, f"{view['state']}: {view['reason']}\n{self.story()}"
@@ -213,7 +213,7 @@ def submitting(store: Store, mend: Callable[[Store], object] = lambda store: Non
     for run in runs:
         with suppress(HyperpodError):
             jobs.stop(store, run.job_id)
-        run.until_ended(30)
+        run.until_ended(60)
     mend(store)
     wait_for_idle(store)
 
@@ -233,7 +233,7 @@ def reference(shared_cluster: Store) -> Run:
 def patience() -> Callable[[Callable[[], object], float], None]:
     """Wait for a condition with a bound, without a job."""
 
-    def wait(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout_s:g} s"

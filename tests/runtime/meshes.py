@@ -11,8 +11,8 @@ from typing import Any
 from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener
 
 SECRET = b"s" * 32
-JOIN_TIMEOUT_S = 30.0
-BOUND_S = 20.0
+JOIN_TIMEOUT_S = 60.0
+BOUND_S = 50.0
 
 
 def nothing(*_: Any) -> None:

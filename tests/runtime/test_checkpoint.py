@@ -168,12 +168,12 @@ def test_a_report_that_is_lost_with_its_generation_is_given_again(tmp_path: Path
     leader, follower = (CheckpointWriter(directory, copy, time.monotonic()) for copy in copies)
     for writer in (leader, follower):
         writer.start()
-    follower.join(20)
+    follower.join(50)
     assert follower.report()["part"], "it is on the way when a new generation is called"
     reports = [leader.report(), follower.report()]
     for writer in (leader, follower):
         writer.update(reports)
-    leader.join(20)
+    leader.join(50)
     assert leader.manifest is not None and leader.manifest.step == 4
     assert follower.report()["part"] is None, "once is enough"
     leader.cancelled.set()

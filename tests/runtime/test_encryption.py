@@ -203,7 +203,7 @@ def prove_as_caller(sock: socket.socket, magic: bytes, answered: Callable[[], No
 
 
 def test_a_caller_that_never_begins_tls_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 2.0)
     with doors(2) as (entrances, addresses), socket.create_connection(addresses[1], BOUND_S) as mute:
         answers = Forming(1, addresses, entrances[1])
         prove_as_caller(mute, ENCRYPTED)
@@ -214,7 +214,7 @@ def test_a_caller_that_never_begins_tls_is_a_stranger(monkeypatch: pytest.Monkey
 
 
 def test_a_peer_that_never_answers_tls_is_a_stranger_and_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 2.0)
     with doors(1) as (entrances, addresses), socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(BOUND_S)
         calls = Forming(0, [addresses[0], Address(*server.getsockname()[:2])], entrances[0])
@@ -264,7 +264,7 @@ def prove_as_answerer(sock: socket.socket) -> None:
 def test_a_peer_that_has_spoken_in_time_is_no_stranger_to_a_member_that_is_late(
     monkeypatch: pytest.MonkeyPatch, in_tls: bool
 ) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 2.0)
     late, begun = threading.Event(), threading.Event()
     heard, tell = socket.socketpair()
     encrypt = handshake.Handshake.encrypt
@@ -277,7 +277,7 @@ def test_a_peer_that_has_spoken_in_time_is_no_stranger_to_a_member_that_is_late(
     def be_late() -> None:
         heard.recv(1)
         late.set()
-        time.sleep(1.2)  # as one that begins TLS with thousands of peers
+        time.sleep(2.5)  # as one that begins TLS with thousands of peers
 
     def make_late() -> None:
         tell.send(b"!")

@@ -29,7 +29,7 @@ def channels() -> Iterator[tuple[Channel, Channel]]:
     prepare(near)
     agent, coordinator = Channel(near, b"secret", initiator=True), Channel(far, b"secret")
     with closing(agent), closing(coordinator):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 50
         while not (agent.greeted and coordinator.greeted):
             assert time.monotonic() < deadline
             for channel in (agent, coordinator):
@@ -145,5 +145,5 @@ def test_a_worker_waits_with_its_journal_until_the_lease_holds() -> None:
     thread.start()
     assert not written.wait(0.05)
     progress.allow(time.monotonic() + 60)
-    assert written.wait(5)
+    assert written.wait(50)
     thread.join()

@@ -108,7 +108,7 @@ def test_all_are_preempted_and_one_stays_until_another_has_the_state(job: Submit
     before = members(run)
     for agent in [agent_of(run, rank) for rank in (0, 1)]:
         os.kill(agent, signal.SIGTERM)
-    run.until(lambda: bool(members(run)) and not members(run) & before, 20)
+    run.until(lambda: bool(members(run)) and not members(run) & before, 60)
     nothing_was_lost(run, reference)
 
 

@@ -95,11 +95,12 @@ def test_where_the_system_does_not_tell_nothing_is_sampled(monkeypatch: pytest.M
 def test_nodes_share_events_and_a_journal_gets_a_kilobyte_per_second_at_most() -> None:
     for nodes in (1, 100, 1000):
         samples, written = NodeSamples(), 0
+        began_s = time.monotonic()
         for at in range(nodes):
             member = cast(Member, SimpleNamespace(node=f"ip-10-0-12-{at}"))
             samples._sampled(member, varied(at))
+        assert not list(samples.take(began_s)), "others may come"
         now_s = time.monotonic()
-        assert not list(samples.take(now_s)), "others may come"
         events = list(samples.take(now_s + GATHERED_S + 1.0))
         assert len(events) == -(-nodes // NODES_AT_ONCE)
         for data in events:
@@ -245,11 +246,11 @@ def test_an_exchange_waits_until_the_slowest_has_sent_something() -> None:
         if rank == 2:
             assert late.wait(BOUND_S)
         else:
-            threading.Timer(0.3, late.set).start()
+            threading.Timer(1.0, late.set).start()
         all_gather(lambda sends, receives: mesh.exchange(sends, receives, -1, nothing), rank, 3, b"x" * 1000)
         return mesh.waited_s
 
     first, second, last = together(3, life)
     for mesh in found:
         mesh.close()
-    assert first > 0.2 and second > 0.2 and last < 0.1
+    assert first > 0.5 and second > 0.5 and last < min(first, second) / 2

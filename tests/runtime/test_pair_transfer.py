@@ -28,7 +28,7 @@ PAIR = gloo(HOST, CHUNK)
 
 
 def until_readable(descriptor: int) -> None:
-    assert select.select([descriptor], [], [], 20)[0]
+    assert select.select([descriptor], [], [], 50)[0]
 
 
 def test_stripes_of_several_donors_are_the_state(eventually: Callable[..., Any]) -> None:
@@ -118,7 +118,7 @@ from jupyter_hyperpod.runtime.comm.process_group import ProcessGroup
 send, receive, take = ProcessGroup.send, ProcessGroup.receive, transfer.StateTransfer.take
 def hold(name):
     open(os.path.join({folder!r}, f"{{name}}-{{os.getpid()}}"), "a").close()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not os.path.exists(os.path.join({folder!r}, "go")) and time.monotonic() < end:
         time.sleep(0.01)
 def sends(*given):

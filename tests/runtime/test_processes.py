@@ -50,7 +50,7 @@ def test_whole_lines_come_at_once_and_the_rest_is_held(
     assert output.read() == "three\n"
     os.write(write, b"prompt> ")
     assert output.read() == ""
-    assert eventually(output.overdue, timeout_s=2) == "prompt> "
+    assert eventually(output.overdue) == "prompt> "
     assert output.overdue() == ""
 
 

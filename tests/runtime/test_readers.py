@@ -225,7 +225,7 @@ def test_no_worker_outlives_its_parent(patience: Patience) -> None:
         assert len(pids) == 2
         assert all(map(start_ticks, pids))
         parent.kill()
-    patience(lambda: not any(map(start_ticks, pids)), 10.0)
+    patience(lambda: not any(map(start_ticks, pids)))
 
 
 Point = namedtuple("Point", "x y")

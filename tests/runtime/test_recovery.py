@@ -313,7 +313,7 @@ def _late_agent(run: Run, eventually: Callable[..., object], *options: str) -> s
     run.finish()
     path = run.store.job(run.job_id).path
     word = path / "coordinator.json"
-    eventually(lambda: json.loads(word.read_text()) == {"ended": "succeeded"}, timeout_s=5)
+    eventually(lambda: json.loads(word.read_text()) == {"ended": "succeeded"})
     environment = os.environ | {
         "HYPERPOD_JOB_DIR": str(path),
         "HYPERPOD_NODE": "node-9",
@@ -338,7 +338,7 @@ def test_a_worker_dies_with_its_agent(job: Submit, eventually: Callable[..., obj
     worker = run.worker_pid(1)
     agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(agent, signal.SIGKILL)
-    eventually(lambda: not alive(worker), timeout_s=5)
+    eventually(lambda: not alive(worker))
     run.until_event("incident.stage", stage="resumed")
     run.stop()
     run.finish("stopped")

@@ -238,8 +238,8 @@ def test_flush_waits_for_a_slow_reader() -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert one.flush(20.0)
-        reader.join(20.0)
+        assert one.flush(50.0)
+        reader.join(50.0)
         assert heard[0]["text"].startswith("yyy")
 
 

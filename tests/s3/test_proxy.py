@@ -28,7 +28,7 @@ def behind(lean_s3: S3Server) -> S3Server:
 
 
 @contextmanager
-def connection(proxy: FaultProxy, timeout_s: float = 5.0) -> Iterator[http.client.HTTPConnection]:
+def connection(proxy: FaultProxy, timeout_s: float = 50.0) -> Iterator[http.client.HTTPConnection]:
     found = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=timeout_s)
     try:
         yield found
@@ -90,10 +90,11 @@ def test_bodies_and_tags_that_are_wrong(behind: S3Server, fault_proxy: Make) -> 
 
 def test_a_body_that_stands_still(behind: S3Server, fault_proxy: Make) -> None:
     proxy, _ = fault_proxy(behind, Faults(("stall",), at_byte=1000))
-    with connection(proxy, timeout_s=0.2) as client:
+    with connection(proxy) as client:
         client.request("GET", "/models/object")
         answer = client.getresponse()
-        assert answer.read(1000) == BODY[:1000]
+        assert answer.read(1000) == BODY[:1000] and client.sock is not None
+        client.sock.settimeout(0.2)
         with pytest.raises(TimeoutError):
             answer.read(1)
     with connection(proxy) as client:  # the proxy is closed while somebody waits: that ends it
@@ -152,7 +153,7 @@ def test_a_client_that_retries_gets_through(behind: S3Server, fault_proxy: Make)
 
 def test_as_a_process_it_takes_faults_by_line(behind: S3Server) -> None:
     with talking(["tests.support.faulty_proxy", f"127.0.0.1:{behind.port}"]) as (process, told):
-        client = http.client.HTTPConnection("127.0.0.1", told["port"], timeout=5.0)
+        client = http.client.HTTPConnection("127.0.0.1", told["port"], timeout=50.0)
         assert get(client)[1] == BODY
         assert ask(process, json.dumps({"kinds": ["503"], "at_most": 1})) == {"requests": 1}
         assert get(client)[0].status == 503

@@ -101,11 +101,11 @@ def test_a_new_replica_has_its_weights_from_the_one_beside_it(
         before = ask(lean_s3.process)["body_bytes"]
         assert before >= size
         jobs.scale(found.store, found.job_id, 2)
-        eventually(lambda: found.health().get("ready") == 2, 20)
+        eventually(lambda: found.health().get("ready") == 2)
         assert ask(lean_s3.process)["body_bytes"] - before < size / 10
         pids = found.pids()
         os.kill(pids[0], signal.SIGKILL)
-        eventually(lambda: pids[0] not in found.pids() and len(found.pids()) == 2, 20)
+        eventually(lambda: pids[0] not in found.pids() and len(found.pids()) == 2)
         assert ask(lean_s3.process)["body_bytes"] - before < size / 5
         assert found.complete().status == 200
     finally:

@@ -39,7 +39,7 @@ class Client:
     async def say(self, message: Any) -> None:
         await self.socket.write_message(message if isinstance(message, str | bytes) else json.dumps(message))
 
-    async def read(self, timeout_s: float = 10.0) -> dict[str, Any]:
+    async def read(self, timeout_s: float = 50.0) -> dict[str, Any]:
         """Take one message and fold it."""
         text = await asyncio.wait_for(self.socket.read_message(), timeout_s)
         assert text is not None, f"the server closed the socket: {self.socket.close_code} {self.socket.close_reason}"
@@ -82,7 +82,7 @@ class Client:
             self.unfoldable.append(event)
         self.events.append((topic, event))
 
-    async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    async def until(self, condition: Callable[[], Any], timeout_s: float = 50.0) -> Any:
         """Read until `condition` holds and return its value; fails after `timeout_s`, saying what was known then."""
         try:
             async with asyncio.timeout(timeout_s):

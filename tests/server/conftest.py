@@ -80,7 +80,7 @@ def extension(jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> 
     jp_asyncio_loop.run_until_complete(begin())
     yield app
     jp_asyncio_loop.run_until_complete(app.stop_extension())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while left := [thread.name for thread in threading.enumerate() if thread.name.startswith(THREADS)]:
         assert time.monotonic() < deadline, f"threads left behind: {left}"
         time.sleep(0.01)
@@ -120,7 +120,7 @@ def connect(
     async def close_all() -> None:
         for client in clients:
             client.close()
-        for _ in range(500):
+        for _ in range(3000):
             if not extension.sockets:
                 return
             await asyncio.sleep(0.01)

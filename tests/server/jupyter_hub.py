@@ -115,7 +115,7 @@ class Hub:
 
     def _answers(self) -> bool:
         try:
-            return requests.get(f"{self.url}/hub/api/", timeout=5).ok
+            return requests.get(f"{self.url}/hub/api/", timeout=30).ok
         except requests.ConnectionError:
             return False
 
@@ -178,7 +178,7 @@ class Hub:
         finally:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
-            left = wait_until_gone(self.mark, 20, SHARED_MARK)
+            left = wait_until_gone(self.mark, 60, SHARED_MARK)
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
         assert not left, f"the Hub ended but these went on: {left}"

@@ -139,7 +139,7 @@ class Server:
     def end(self, sent: signal.Signals) -> str:
         """Send a signal and return what the server has said."""
         self.process.send_signal(sent)
-        out: bytes = self.process.communicate(timeout=20)[0]
+        out: bytes = self.process.communicate(timeout=60)[0]
         return out.decode()
 
 

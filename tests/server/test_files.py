@@ -328,8 +328,8 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
     reader, writer = await asyncio.open_connection("127.0.0.1", jp_http_port)
     head = f"GET {jp_base_url}{ROOT}/files/shared/huge.bin HTTP/1.1\r\nHost: 127.0.0.1:{jp_http_port}\r\n"
     writer.write(f"{head}Authorization: {jp_auth_header['Authorization']}\r\n\r\n".encode())
-    assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
-    await asyncio.wait_for(reader.readexactly(2**20), 20)
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), 50)
+    await asyncio.wait_for(reader.readexactly(2**20), 50)
     assert readers(store)
     if leaves == "server":
         await extension.stop_extension()

@@ -80,7 +80,7 @@ def people(hub: Hub) -> Iterator[dict[str, Browser]]:
 def bob(people: dict[str, Browser]) -> Iterator[Browser]:
     """Bob, whom ada has let in."""
     people["ada"].lets_in("bob")
-    people["bob"].hub.wait(lambda: people["bob"].open("ada") == 200, 20)
+    people["bob"].hub.wait(lambda: people["bob"].open("ada") == 200, 60)
     yield people["bob"]
     people["ada"].shuts_out("bob")
 
@@ -88,7 +88,7 @@ def bob(people: dict[str, Browser]) -> Iterator[Browser]:
 @pytest.fixture
 def carol(people: dict[str, Browser]) -> Browser:
     """Carol, an assistant; she signs in to ada's server anew, for a restart ends what it has given her."""
-    people["carol"].hub.wait(lambda: people["carol"].open("ada") == 200, 20)
+    people["carol"].hub.wait(lambda: people["carol"].open("ada") == 200, 60)
     return people["carol"]
 
 
@@ -212,8 +212,8 @@ def test_a_named_server_shows_the_same_jobs_to_its_owner_and_to_whom_it_lets_in(
     assert ada.api("GET", place, "/sharing")[1]["role"] == "owner"
     assert bob.open(place) == 403, "nobody has let bob into this server"
     ada.lets_in("bob", NAMED)
-    hub.wait(lambda: bob.open(place) == 200, 20)
-    hub.wait(lambda: carol.open(place) == 200, 20)
+    hub.wait(lambda: bob.open(place) == 200, 60)
+    hub.wait(lambda: carol.open(place) == 200, 60)
     for person, role in ((ada, "owner"), (bob, "read"), (carol, "operate")):
         page = person.follow(f"/user/{place}/lab{link}")
         assert page.status_code == 200 and page.url.endswith(f"/user/{place}/lab{link}"), page.url
@@ -229,7 +229,7 @@ def test_a_named_server_shows_the_same_jobs_to_its_owner_and_to_whom_it_lets_in(
     assert carol.api("POST", place, f"/jobs/{run.id}/scale", {"target": 1})[0] == 202
     assert bob.open("ada") == 403, "a share of one server opens no other"
     ada.ask("PATCH", f"/hub/api/shares/ada/{NAMED}", {"user": "bob"})
-    hub.wait(lambda: bob.api("GET", place, "/jobs")[0] == 403, 20)
+    hub.wait(lambda: bob.api("GET", place, "/jobs")[0] == 403, 60)
 
 
 def _page_config(page: str) -> str:
@@ -277,6 +277,6 @@ def test_pages_of_others_post_nothing_and_open_no_socket(people: dict[str, Brows
 def test_whoever_is_shut_out_is_refused(people: dict[str, Browser], bob: Browser) -> None:
     assert bob.api("GET", "ada", "/jobs")[0] == 200
     people["ada"].shuts_out("bob")
-    bob.hub.wait(lambda: bob.api("GET", "ada", "/jobs")[0] == 403, 20)
+    bob.hub.wait(lambda: bob.api("GET", "ada", "/jobs")[0] == 403, 60)
     assert not asyncio.run(_opens(bob))
     assert bob.open("ada") == 403

@@ -118,7 +118,7 @@ class Server:
     def files(self, job_id: str, eventually: Callable[..., Any]) -> dict[str, Path]:
         """What a job gave back, by its format, once it was copied to where the file browser shows it."""
         self.ask("GET", f"jobs/{job_id}/download_files")
-        eventually(lambda: self.job(job_id)["downloaded"], 30, self.log())
+        eventually(lambda: self.job(job_id)["downloaded"], message=self.log())
         return {file["file_format"]: self.root / file["file_path"] for file in self.job(job_id)["job_files"]}
 
     def made(self, definition: str) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ def test_notebook_jobs_run_on_the_cluster(server: Server, cluster: Store, eventu
     assert server.made(definition) == []
     for job in set(cluster.job_ids()) - before:
         assert jobs.wait(cluster, job)["state"] == "stopped"
-    eventually(lambda: not server.children() and not list(marks.iterdir()), 30)
+    eventually(lambda: not server.children() and not list(marks.iterdir()))
 
 
 def test_the_server_answers_while_a_notebook_job_is_deleted(
@@ -235,14 +235,14 @@ def test_the_server_answers_while_a_notebook_job_is_deleted(
 ) -> None:
     """Its follower takes long to end: it is halted here."""
     held = server.create("held", FOREVER)
-    (follower,) = map(int, eventually(server.children, 20))
+    (follower,) = map(int, eventually(server.children))
     other = server.create("other", FOREVER)
     eventually(lambda: len(cluster.job_ids()) == 2, 120, server.log())
     os.kill(follower, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as threads:
         try:
             deleted = [threads.submit(server.ask, "DELETE", f"jobs/{held}") for _ in range(2)]
-            eventually(lambda: server.job(held)["status"] == "STOPPING", 20)
+            eventually(lambda: server.job(held)["status"] == "STOPPING")
             server.ask("PATCH", f"jobs/{other}", {"status": "STOPPED"})
             eventually(lambda: server.job(other)["status"] == "STOPPED", 60, server.log())
             assert not any(one.done() for one in deleted)
@@ -253,4 +253,4 @@ def test_the_server_answers_while_a_notebook_job_is_deleted(
         server.job(held)
     for job in cluster.job_ids():
         assert jobs.wait(cluster, job)["state"] == "stopped"
-    eventually(lambda: not server.children(), 30)
+    eventually(lambda: not server.children())

@@ -61,6 +61,6 @@ async def test_an_error_of_any_kind_is_logged_and_the_next_look_follows(
     keeper = retention.Retention(store, 1.0, 0, logging.getLogger("test"))
     with ThreadPoolExecutor(1) as threads:
         keeper.start(threads)
-        await asyncio.wait_for(looked.wait(), 20)
+        await asyncio.wait_for(looked.wait(), 50)
         await keeper.stop()
     assert "the table is no table" in caplog.text

@@ -127,7 +127,7 @@ def test_what_an_interpreter_reads_as_it_begins_is_there_in_time(
     text = "".join(line["text"] for line in view["output"])
     assert view["state"] == "succeeded", (view["reason"], text)
     assert f"found 0 {hashlib.sha256(token.encode()).hexdigest()}\nhidden" in text
-    eventually(lambda: files_with(shared_cluster.root, token) == [], 30)
+    eventually(lambda: files_with(shared_cluster.root, token) == [])
     assert view["members"][0]["node"].startswith("node-"), "what the backend says of its node stands"
 
 

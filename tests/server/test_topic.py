@@ -64,7 +64,7 @@ async def test_the_events_of_a_job_are_in_memory_only_while_somebody_follows_it(
         assert len(topic.after(topic.end - 1) or []) == 1
         monkeypatch.setattr(tailer, "LINGER_S", 0.0)
         await client.say({"type": "unsubscribe", "topics": [job.id]})
-        for _ in range(500):
+        for _ in range(5000):
             if topic.after(topic.end - 1) is None:
                 break
             await asyncio.sleep(0.01)

@@ -32,7 +32,8 @@ CONFIG = DecoderConfig(
     max_position_embeddings=4096,
     rope_theta=10_000.0,
 )
-# sleeps for inputs["s"] seconds, so that a test decides how long a request takes, and says who answered. What
+# sleeps for inputs["s"] seconds or until there is a file inputs["until"], so that a test decides how long a request
+# takes, and says who answered. What
 # computes keeps the interpreter lock for that time. A file `.begin` beside the model is run before it is loaded.
 HANDLER = """
 import itertools
@@ -56,6 +57,8 @@ def load(path):
 
 def predict(model, inputs):
     time.sleep(inputs.get("s", 0.0))
+    while "until" in inputs and not os.path.exists(inputs["until"]):
+        time.sleep(0.01)
     if inputs.get("leave"):
         raise SystemExit(inputs["leave"])
     if inputs.get("nan"):
@@ -136,6 +139,10 @@ class Deployment:
         """Ask the handler, which takes so many seconds."""
         return self.client.ask("/predict", {"inputs": {"x": x, "s": seconds}})
 
+    def predict_until(self, x: float, there: Path) -> Reply:
+        """Ask the handler, which answers when there is this file."""
+        return self.client.ask("/predict", {"inputs": {"x": x, "until": str(there)}})
+
     def pids(self) -> list[int]:
         """The processes of the replicas that answer."""
         return [member["pid"] for member in self.view["members"]]
@@ -156,8 +163,8 @@ def end(store: Store, job_ids: list[str]) -> None:
     for job_id in job_ids:
         if jobs.job_view(store, job_id)["state"] not in TERMINAL_STATES:
             jobs.stop(store, job_id)
-            jobs.wait(store, job_id, timeout_s=30)
-    deadline = time.monotonic() + 20
+            jobs.wait(store, job_id, timeout_s=60)
+    deadline = time.monotonic() + 50
     while any(set(node["jobs"]) & set(job_ids) for node in cluster.status(store)["nodes"]):
         assert time.monotonic() < deadline, "nodes still run what has ended"
         time.sleep(0.02)
@@ -191,8 +198,8 @@ def chat(shared_cluster: Store, decoder: Path) -> Iterator[Deployment]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; raises AssertionError."""
-    for _ in range(2000):
+    for _ in range(5000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("not within 20 s")
+    raise AssertionError("not within 50 s")

@@ -14,7 +14,7 @@ from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
 from jupyter_hyperpod.serving.relay import ClientRequest, Relay, Unanswered
 from tests.serving.conftest import until
 
-LIMIT_S = 20.0
+LIMIT_S = 50.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 

@@ -15,7 +15,7 @@ from tornado.web import Application
 from jupyter_hyperpod.serving import http_server
 from jupyter_hyperpod.serving.http_server import GuardedServer, JsonHandler
 
-BOUND_S = 20.0
+BOUND_S = 50.0
 TOKEN = "Bearer right"
 HEAD = "POST /anything HTTP/1.1\r\nHost: x\r\nAuthorization: {}\r\nContent-Length: {}\r\n\r\n"
 

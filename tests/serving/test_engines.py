@@ -87,15 +87,15 @@ def test_an_engine_answers_through_the_gateway_and_leaves_nothing(
     assert came[-1][0] - came[0][0] > 0.2, "it came as it was computed"
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(ask, CHAT, QUESTION | {"max_tokens": 80})
-        eventually(lambda: found.view["metrics"].get("engine_running") == 1, 10)
+        eventually(lambda: found.view["metrics"].get("engine_running") == 1)
         assert main(["--store", str(found.store.root), "describe", found.job_id]) == 0
         assert "requests in the engines: 1 running, 0 waiting" in capsys.readouterr().out
         assert asked.result().status == 200
     left = descendants(found.pids()[0])
     assert len(left) == 3, "the keeper, the engine, its helper"
     jobs.stop(found.store, found.job_id)
-    jobs.wait(found.store, found.job_id, timeout_s=30)
-    eventually(lambda: not [pid for pid in left if alive(pid)], 20)
+    jobs.wait(found.store, found.job_id, timeout_s=60)
+    eventually(lambda: not [pid for pid in left if alive(pid)])
 
 
 KEEPER_KILLED = """
@@ -137,12 +137,12 @@ def test_replicas_and_engines_are_killed_and_no_request_is_lost(serve: Serve, we
         driving = threads.submit(drive.run, 60.0)
         try:
             for part, number in ((0, signal.SIGKILL), (2, signal.SIGKILL), (2, signal.SIGSTOP)):
-                eventually(ready(found, 2), 30)
+                eventually(ready(found, 2))
                 replica = found.pids()[0]
                 parts = [replica, *descendants(replica)]  # then its keeper, its engine, the engine's helper
                 os.kill(parts[part], number)
-                eventually(lambda parts=parts: not [pid for pid in parts if alive(pid)], 20)
-                eventually(lambda replica=replica: replica not in found.pids() and len(found.pids()) == 2, 30)
+                eventually(lambda parts=parts: not [pid for pid in parts if alive(pid)])
+                eventually(lambda replica=replica: replica not in found.pids() and len(found.pids()) == 2)
         finally:
             drive.stop()
         replies = driving.result()
@@ -155,7 +155,7 @@ def test_replicas_and_engines_are_killed_and_no_request_is_lost(serve: Serve, we
 def test_a_stream_that_is_cut_says_so(serve: Serve, weights: Path, eventually: Wait, options: str) -> None:
     """Another replica is there, and could begin again; it must not go on in the middle."""
     found = serve(weights, engine=command(f"--pause 0.1 {options}"), replicas="2", name="cut")
-    eventually(ready(found, 2), 30)
+    eventually(ready(found, 2))
     came = []
     for _, event in events(found, QUESTION | {"max_tokens": 100}):
         came.append(event)
@@ -177,18 +177,19 @@ def test_one_that_is_not_ready_gets_nothing_and_one_that_cannot_start_says_why(
     (tmp_path / "late").touch()
     store = (found := serve(weights, engine=command(), name="first")).store
     job_id = deploy.serve(store, str(weights), engine=command(f"--slow {tmp_path / 'late'}"), name="late")
-    eventually(lambda: (jobs.job_view(store, job_id)["deployment"] or {}).get("replicas"), 20)
+    eventually(lambda: (jobs.job_view(store, job_id)["deployment"] or {}).get("replicas"))
     stages = [stage["stage"] for stage in jobs.job_view(store, job_id)["deployment"]["replicas"][0]["stages"]]
     assert "ready" not in stages and jobs.job_view(store, job_id)["state"] != "running"
     (tmp_path / "late").unlink()
     deploy.wait_ready(store, job_id, 60)
     jobs.stop(store, job_id)
-    for options, why in (
-        (command("--fail 'no room on the device'"), "ended with status 1 before it was ready; its last lines: no room"),
-        (command(f"--slow {SERVER}"), "was not ready at /health or /v1/models after 2 s; give it longer"),
-        (command("--host 0.0.0.0"), "listens for other machines, too, and asks nobody for the token"),
+    ended = "ended with status 1 before it was ready; its last lines: no room"
+    for options, start_timeout_s, why in (
+        (command("--fail 'no room on the device'"), 60.0, ended),
+        (command(f"--slow {SERVER}"), 2.0, "was not ready at /health or /v1/models after 2 s; give it longer"),
+        (command("--host 0.0.0.0"), 60.0, "listens for other machines, too, and asks nobody for the token"),
     ):
-        failing = deploy.serve(store, str(weights), engine=options, start_timeout_s=2.0, name="fails")
+        failing = deploy.serve(store, str(weights), engine=options, start_timeout_s=start_timeout_s, name="fails")
         with pytest.raises(ClusterError, match=why):
-            deploy.wait_ready(store, failing, 60)
+            deploy.wait_ready(store, failing, 120)
     assert found.client.ask(CHAT, QUESTION).status == 200

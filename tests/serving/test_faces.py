@@ -53,7 +53,7 @@ def test_the_commands_of_the_page_work(
     assert "REPLICAS" in said[1] and "chat-" in said[1]
     job_id = re.search(r"chat-[a-z2-7]{8}", said[0])
     assert job_id is not None
-    assert jobs.wait(shared_cluster, job_id[0], timeout_s=30)["state"] == "stopped"
+    assert jobs.wait(shared_cluster, job_id[0], timeout_s=60)["state"] == "stopped"
 
 
 def test_the_handler_of_the_page_and_json(
@@ -67,7 +67,7 @@ def test_the_handler_of_the_page_and_json(
     found = json.loads(said)
     assert status == 0 and found["task"] == "predict" and Path(found["token_file"]).exists()
     assert run(shared_cluster, f"jupyter hyperpod stop {found['id']}", capsys)[0] == 0
-    assert jobs.wait(shared_cluster, found["id"], timeout_s=30)["state"] == "stopped"
+    assert jobs.wait(shared_cluster, found["id"], timeout_s=60)["state"] == "stopped"
 
 
 def test_bad_use_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

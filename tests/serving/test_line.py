@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders
 
 from jupyter_hyperpod.serving.connection import ReplicaBroken, ReplicaConnections
 
-LIMIT_S = 20.0
+LIMIT_S = 50.0
 
 
 @pytest.fixture

@@ -60,8 +60,8 @@ def talk(address: tuple[str, int], path: str, token: str, context: ssl.SSLContex
 def test_only_the_two_of_them_understand_each_other_and_a_newer_gateway_gets_the_replica(
     far: ByHand, eventually: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: Deployment = eventually(far.opened, 30)
-    eventually(ready(found, 1), 30)
+    found: Deployment = eventually(far.opened)
+    eventually(ready(found, 1))
     assert found.predict(4).json()["outputs"]["y"] == 10.0
     (member,) = found.view["members"]
     assert member["node"] == "far" and member["host"] == socket.gethostname()
@@ -80,11 +80,11 @@ def test_only_the_two_of_them_understand_each_other_and_a_newer_gateway_gets_the
 
     monkeypatch.setenv(TURN_VARIABLE, "1")
     later = far.start(launch.GATEWAY, "head", "127.0.0.1")
-    assert far.processes[0].wait(20) == 0, "the earlier one leaves"
-    eventually(lambda: len(found.events("deployment.opened")) == 2, 20)
+    assert far.processes[0].wait(60) == 0, "the earlier one leaves"
+    eventually(lambda: len(found.events("deployment.opened")) == 2)
     again = Deployment(found.store, found.job_id, Client.of(found.store, found.job_id))
-    eventually(ready(again, 1), 20)
+    eventually(ready(again, 1))
     assert again.predict(4).json()["outputs"]["y"] == 10.0 and later.poll() is None
     assert [one["member"] for one in again.view["members"]] == [member["member"]], "the replica has stayed"
     jobs.fault(again.store, again.job_id, "kill", rank=0)
-    assert far.processes[1].wait(20) == -signal.SIGKILL, "its gateway has told it, for a signal does not reach it"
+    assert far.processes[1].wait(60) == -signal.SIGKILL, "its gateway has told it, for a signal does not reach it"

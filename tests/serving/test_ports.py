@@ -67,7 +67,7 @@ def test_a_gateway_whose_port_was_taken_meanwhile_ends_the_deployment_with_a_sen
 
 
 async def until(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 50
     while not condition():
         assert time.monotonic() < until_s
         await asyncio.sleep(0.01)
@@ -151,7 +151,7 @@ def test_an_order_that_a_replica_cannot_read_is_told(store: Store, capsys: pytes
         replica = ServingReplica(site(deployment(store, 0)))
         link = await replica._connect(found)
         assert link is not None
-        await asyncio.wait_for(replica._talk(link, found), 20)
+        await asyncio.wait_for(replica._talk(link, found), 50)
         server.stop()
         await server.close_all_connections()
 

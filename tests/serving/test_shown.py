@@ -128,7 +128,7 @@ def test_why_it_waits_is_said_once_without_a_terminal(
             eventually(lambda: "waits until a node is free" in err.getvalue())
         finally:
             say(chat, "job.state", state="running", reason="1 of 1 replicas answer")
-        waiting.result(timeout=20)
+        waiting.result(timeout=60)
     assert err.getvalue().count("waits") == 1
 
 

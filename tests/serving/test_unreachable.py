@@ -88,7 +88,7 @@ def begun(store: Store) -> Iterator[list[ByHand]]:
 
 def begin(begun: list[ByHand], eventually: Wait, store: Store, serve: ServeSpec, source: str = "") -> Deployment:
     begun.append(ByHand(store, serve, source))
-    found: Deployment = eventually(begun[-1].opened, 30)
+    found: Deployment = eventually(begun[-1].opened)
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_replica_elsewhere_stands_still_and_all_it_was_asked_is_answered_by_an
     serve = ServeSpec(str(decoder), request_timeout_s=TIMEOUT_S)
     found = begin(begun, eventually, store, serve)
     far = begun[0].start(launch.REPLICA, "far", FAR)
-    eventually(ready(found, 1), 30)
+    eventually(ready(found, 1))
     body: dict[str, Any] = {"prompt": "long", "max_tokens": 300, "seed": 9}
     connection = http.client.HTTPConnection(found.client.host, found.client.port, timeout=2 * TIMEOUT_S)
     identity = {"Authorization": f"Bearer {found.client.token}", "X-Request-Id": "twin"}
@@ -128,7 +128,7 @@ def test_a_replica_elsewhere_stands_still_and_all_it_was_asked_is_answered_by_an
 def asked(listener: socket.socket) -> socket.socket:
     """Take a connection and see that a request has come; it is never answered."""
     connection, _ = listener.accept()
-    connection.settimeout(20)
+    connection.settimeout(60)
     assert connection.recv(1)
     return connection
 
@@ -152,7 +152,7 @@ async def linked(request: HTTPRequest, port: int) -> WebSocketClientConnection:
 
 async def hung_up(link: WebSocketClientConnection) -> None:
     """Wait until a connection has ended on both sides."""
-    assert await asyncio.wait_for(link.read_message(), 20) is None
+    assert await asyncio.wait_for(link.read_message(), 50) is None
     link.close()
 
 
@@ -184,6 +184,6 @@ def test_a_replica_that_takes_a_request_and_never_answers_is_given_up_with_it(
             await hung_up(link)
 
     with socket.create_server((FAR, 0)) as listener, ThreadPoolExecutor(1) as threads:
-        listener.settimeout(20)
+        listener.settimeout(60)
         asyncio.run(lose(listener, threads))
     assert (found.health()["failed"], found.health()["retried"]) == (0, 1)

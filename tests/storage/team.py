@@ -95,7 +95,7 @@ def team_in(place: Path) -> Iterator[Team]:
         yield team
     finally:
         team.run(OWNER, "cluster", "stop")
-        left = wait_until_gone(team.mark, 20, MARK)
+        left = wait_until_gone(team.mark, 60, MARK)
         for pid in left:
             os.kill(pid, 9)
         assert not left, f"the cluster was stopped but these went on: {left}"

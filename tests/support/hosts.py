@@ -20,7 +20,7 @@ from tests.support.slurm.machine import PATH, die_with
 
 SPACES = ("--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc")
 NETWORK = 0x40000000  # CLONE_NEWNET
-UP_S = 30.0
+UP_S = 60.0
 
 
 class Hosts:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 BACKLOG = 256
-JOIN_S = 10.0
+JOIN_S = 50.0
 
 
 class LoopbackServer:

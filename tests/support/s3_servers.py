@@ -28,7 +28,7 @@ from jupyter_hyperpod.core.errors import ClusterError
 from tests.support import ROOT, free_port
 
 BUCKET, REGION = "models", "us-east-1"
-READY_S, STOP_S = 30.0, 10.0
+READY_S, STOP_S = 60.0, 60.0
 GRPC_OFFSET = 10_000  # weed's gRPC ports are its HTTP ports plus this
 PART_BYTES = 8 * 2**20
 
@@ -81,7 +81,7 @@ class S3Server:
         config = Config(
             s3={"addressing_style": "path"},
             retries={"max_attempts": 2},
-            connect_timeout=5,
+            connect_timeout=30,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",  # rclone sends the whole object's with a range of it
         )

@@ -106,4 +106,4 @@ def scripted(answers: Callable[[int], Answer], client_ca: trustme.CA | None = No
                     one.shutdown(socket.SHUT_RDWR)
             listener.close()
             for thread in threads:
-                thread.join(10)
+                thread.join(50)

@@ -192,12 +192,12 @@ def test_a_refused_credential_that_does_not_change_is_an_error_that_says_what_to
 
 
 def test_a_plugin_is_run_before_its_credential_ends_and_not_earlier(tmp_path: Path) -> None:
-    made = plugin(tmp_path, credential("first", in_seconds(2)), credential("second", in_seconds(3600)))
+    made = plugin(tmp_path, credential("first", in_seconds(6)), credential("second", in_seconds(3600)))
     with scripted(script(answer(200))) as server, Api(server.access(plugin=made)) as api:
         api.get(JOBS)
         api.get(JOBS)
         assert server.tokens == ["first", "first"]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 50
         while server.tokens[-1] == "first" and time.monotonic() < deadline:
             api.get(JOBS)
         assert server.tokens[-1] == "second"
@@ -309,7 +309,7 @@ def test_an_answer_that_is_no_object_is_an_error() -> None:
 
 def test_a_proxy_of_the_environment_is_used_and_may_be_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, scripted(script(answer(200, {"n": 1}))) as server:
-        listener.settimeout(10)
+        listener.settimeout(50)
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@127.0.0.1:{listener.getsockname()[1]}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         with Api(server.access()) as api:
@@ -325,7 +325,7 @@ def test_a_proxy_of_the_environment_is_used_and_may_be_passed_by(monkeypatch: py
             for _ in range(5):
                 listener.accept()[0].close()
             with pytest.raises(ClusterError) as raised:
-                asked.result(20)
+                asked.result(50)
     assert said.startswith(b"CONNECT 127.0.0.1:") and b"Proxy-Authorization: Basic " in said
     assert SECRET not in str(raised.value)
 

@@ -254,6 +254,9 @@ def main():
     (root / "child").write_text(str(child.pid))
     if os.environ["JOB"] == "wait":
         import time; time.sleep(600)
+    if os.environ["JOB"] == "held":
+        import time
+        while not (root / "go").exists(): time.sleep(0.01)
     if os.environ["JOB"] == "fails":
         return 3
     (root / os.environ["JOB"] / "coordinator.json").write_text('{"ended": "succeeded"}')
@@ -371,8 +374,9 @@ def test_a_pod_that_is_told_to_leave_tells_its_job_and_ends(kept: Kept, eventual
 
 
 def test_what_is_no_order_is_refused_and_ends_the_pod(kept: Kept, eventually: Eventually) -> None:
-    process = kept.start(kept.order("a"))
+    process = kept.start(kept.order("held"))
     assert kept.say(kept.order("b").line()).returncode == 3, "it runs a job or begins to"
+    (kept.root / "go").touch()
     eventually(kept.waits, timeout_s=60)
     told = kept.say("no order")
     assert told.stdout.startswith("refused a keeper cannot read what it was told")

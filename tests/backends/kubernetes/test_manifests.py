@@ -203,7 +203,7 @@ def test_a_signal_is_sent_by_a_shell_that_reads_nothing_else(tmp_path: Path) -> 
     command = manifests.signal_command(9)
     assert command[:3] == ["/bin/sh", "-c", manifests.SIGNAL]
     subprocess.run([*command[:2], command[2].replace(manifests.PROCESS, f"{tmp_path}/pid"), command[3]], check=True)
-    assert process.wait(10) == -9
+    assert process.wait(50) == -9
 
 
 @given(batch=st.integers(0, 10**17), index=st.integers(0, 10_000), state=st.sampled_from(sorted(parse.PHASES)))
