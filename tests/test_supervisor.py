@@ -134,7 +134,10 @@ def test_a_supervisor_that_is_broken_is_started_again(cluster: Store, eventually
     assert (incident["cause"], incident["node"]) == ("supervisor killed", "supervisor")
     assert [stage["stage"] for stage in incident["stages"]] == ["detected", "diagnosed", "repaired", "resumed"]
     struck_s = next(e.time_s for e in jobs.follow(cluster, job_id).poll() if e.kind == "fault.injected")
-    assert abs(incident["started_s"] - struck_s) < 1.5, "it is timed from its loss on, not from its successor's birth"
+    near_s = max(1.5, incident["recovery_s"] / 2)
+    assert abs(incident["started_s"] - struck_s) < near_s, (
+        "it is timed from its loss on, not from its successor's birth"
+    )
     assert incident["recovery_s"] >= {"kill": 0.1, "hang": STOPPED_S - 0.5}[kind]
 
 
@@ -155,7 +158,7 @@ def test_a_lost_node_is_replaced_and_training_keeps_the_step(cluster: Store, eve
     control.wait_ready(cluster)
     undisturbed = jobs.submit(cluster, TRAIN, nodes=1, name="calm")
     digest = jobs.wait(cluster, undisturbed, timeout_s=90)["digest"]
-    job_id = jobs.submit(cluster, TRAIN, nodes=4, name="stormy")
+    job_id = jobs.submit(cluster, TRAIN.replace("sleep(0.01)", "sleep(0.04)"), nodes=4, name="stormy")
     before = nodes(control.status(cluster))
     victims = []
     for kind, step in (("kill", 2), ("hang", 20)):

@@ -424,7 +424,7 @@ def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
 LEFT = """
 def slow_loss(batch):
     if session.step == 2 and session.world_size == 1:
-        time.sleep(0.3)  # a newcomer gets ready, and is called for the end of this step
+        time.sleep(1.0)  # a newcomer gets ready, and is called for the end of this step
     return loss_fn(batch)
 
 history = []

@@ -46,7 +46,7 @@ def test_a_semicolon_and_none_show_nothing(job: Submit) -> None:
 
 
 def test_who_is_rank_0_at_the_end_shows_the_last_value(job: Submit) -> None:
-    run = job(TRAIN + "\n'the end'\n", nodes=2)
+    run = job(TRAIN + "\n'the end'\n", nodes=2, env={"PAUSE_S": "0.03"})
     run.until_step(3)
     first = run.view["members"][0]["member"]
     run.kill(0)
@@ -217,7 +217,7 @@ def test_a_flood_of_output_fills_the_journal_to_its_share_and_then_files_of_its_
 
 def test_who_is_lost_between_two_sessions_leaves_no_gap_in_the_ranks(job: Submit) -> None:
     slow = TWO_SESSIONS.replace("import torch", "import time, torch")
-    source = slow.replace("    print(", "    time.sleep(1.5 * (turn == 0))\n    print(")
+    source = slow.replace("    print(", "    time.sleep(4.0 * (turn == 0))\n    print(")
     run = job(source, nodes=3, spares=0)
     run.until_event("session.closed")
     run.kill(1)

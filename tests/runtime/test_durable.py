@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_never_loaded(
 
 
 def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, reference: Run, tmp_path: Path) -> None:
-    run = job(DURABLE, nodes=2, env=environment(tmp_path / "run", pause_s=0.02))
+    run = job(DURABLE, nodes=2, env=environment(tmp_path / "run", pause_s=0.04))
     run.until_event("checkpoint.saved", step=8)
     for pid in (run.worker_pid(0), run.worker_pid(1)):
         os.kill(pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_steps_that_are_computed_again_and_differ_are_said(job: Submit, tmp_path
     unseeded = DURABLE.replace(
         "settings = dict(", "torch.seed()\nwith torch.no_grad(): model[0].weight.normal_()\nsettings = dict("
     )
-    run = job(unseeded, nodes=2, env=environment(tmp_path / "run", every=50, pause_s=0.02))
+    run = job(unseeded, nodes=2, env=environment(tmp_path / "run", every=50, pause_s=0.04))
     run.until_step(5)
     for pid in (run.worker_pid(0), run.worker_pid(1)):
         os.kill(pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ def test_a_member_that_does_not_go_back_with_the_others_fails_the_job(job: Submi
                                         "init,data,inprocess", "none"])  # fmt: skip
 def test_each_component_can_be_switched_off(job: Submit, reference: Run, tmp_path: Path, components: str) -> None:
     chosen = () if components == "none" else tuple(components.split(","))
-    run = job(DURABLE, nodes=3, components=chosen, env=environment(tmp_path / "run", every=3, pause_s=0.02))
+    run = job(DURABLE, nodes=3, components=chosen, env=environment(tmp_path / "run", every=3, pause_s=0.04))
     run.until_event("checkpoint.saved", step=6)
     before = [run.worker_pid(rank) for rank in (0, 2)]
     run.kill(1)
@@ -214,7 +214,9 @@ def test_each_component_can_be_switched_off(job: Submit, reference: Run, tmp_pat
 
 def test_who_comes_late_to_the_store_finds_it(job: Submit, reference: Run) -> None:
     late = "time.sleep(0.3 if session.rank == 2 and step.index == 4 else pause_s)"
-    run = job(TRAIN.replace("time.sleep(pause_s)", late), components=("data", "inprocess", "peers"))
+    run = job(
+        TRAIN.replace("time.sleep(pause_s)", late), components=("data", "inprocess", "peers"), env={"PAUSE_S": "0.03"}
+    )
     run.until_step(4)
     run.kill(1)
     run.finish()

@@ -30,7 +30,7 @@ if os.environ["RANK"] == "0":
     run = job(TRAIN + after, nodes=3, spares=0)
     run.until_event("session.closed")
     others, agent = [run.worker_pid(rank) for rank in (1, 2)], agent_of(run, 0)
-    run.until(lambda: not any(map(alive, others)), 30)
+    run.until(lambda: not any(map(alive, others)), 60)
     os.kill(agent, signal.SIGSTOP)
     try:
         run.kill_coordinator()

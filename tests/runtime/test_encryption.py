@@ -470,7 +470,8 @@ def test_a_call_for_a_new_generation_does_not_wait_until_a_large_buffer_is_encry
 def test_a_job_that_encrypts_loses_a_rank_and_changes_no_bit(
     job: Submit, reference: Run, tmp_path: Path, mode: str
 ) -> None:
-    run = job(counting_links(tmp_path), env={ENCRYPT_VARIABLE: mode, SOCKETS_ONLY_VARIABLE: "1"}, spares=0)
+    environment = {ENCRYPT_VARIABLE: mode, SOCKETS_ONLY_VARIABLE: "1", "PAUSE_S": "0.03"}
+    run = job(counting_links(tmp_path), env=environment, spares=0)
     run.until_step(6)
     run.kill(1)
     run.finish()

@@ -142,7 +142,7 @@ def test_a_kill_while_a_newcomer_joins(job: Submit, reference: Run, victim: str)
     run.until_step(2)
     other = run.worker_pid(2)
     run.kill(1)
-    run.until(lambda: bool(newcomers(run)) or run.ended, 30)
+    run.until(lambda: bool(newcomers(run)) or run.ended, 60)
     assert not run.ended, "it came in time"
     if victim == "the coordinator":
         run.kill_coordinator()

@@ -181,7 +181,7 @@ def noted(renewal, peer, bare, begin=handshake.KeyRenewal.begin):
     return begin(renewal, peer, bare)
 handshake.KeyRenewal.begin, handshake.RENEW_BYTES = noted, 5_000
 {TRAIN}"""
-    run = job(source, env={ENCRYPT_VARIABLE: "on", SOCKETS_ONLY_VARIABLE: "1"}, spares=0)
+    run = job(source, env={ENCRYPT_VARIABLE: "on", SOCKETS_ONLY_VARIABLE: "1", "PAUSE_S": "0.03"}, spares=0)
     run.until_step(8)
     run.kill(1)
     run.finish()

@@ -78,10 +78,10 @@ print(first.loss, second.loss, first.step)
 def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) -> None:
     alone = job(FOLDS, nodes=1)
     alone.finish()
-    run = job(FOLDS, nodes=2, env={"PAUSE_S": "0.01"})
+    run = job(FOLDS, nodes=2, env={"PAUSE_S": "0.02"})
     run.until_event("session.opened", session)
     begun = len(run.of_kind("step.committed"))
-    run.until(lambda: len(run.of_kind("step.committed")) >= begun + 8, 30.0)
+    run.until(lambda: len(run.of_kind("step.committed")) >= begun + 8, 60.0)
     for rank in lost:
         run.kill(rank)
     if len(lost) == 1:
@@ -98,9 +98,9 @@ def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) 
 def test_a_second_stage_grows_and_replaces_lost_members(job: Submit) -> None:
     alone = job(STAGES, nodes=1)
     alone.finish()
-    run = job(STAGES, nodes=2, elastic="1:3", env={"PAUSE_S": "0.01"})
+    run = job(STAGES, nodes=2, elastic="1:3", env={"PAUSE_S": "0.02"})
     run.until_event("session.opened", 2)
-    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 30.0)
+    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 60.0)
     run.scale(3)
     run.until_world(3)
     run.kill(0)
@@ -142,7 +142,7 @@ CHANGED = STAGES.replace(
 )
 def test_where_the_end_of_a_session_is_not_kept_that_is_said(job: Submit, cell: str, why: str) -> None:
     run = job(cell, nodes=2, env={"PAUSE_S": "0.02"})
-    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 30.0)
+    run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 60.0)
     run.kill(1)
     run.finish()
     texts = [event.data["text"] for event in run.of_kind("warning.raised")]
@@ -291,7 +291,7 @@ def test_a_short_session_that_nobody_has_looked_at_is_never_quietly_different(jo
     run = job(cell, nodes=2, env={"PAUSE_S": "0.02"})
     run.until_event("session.opened", 2)
     begun = len(run.of_kind("step.committed"))
-    run.until(lambda: len(run.of_kind("step.committed")) >= begun + 5, 30.0)
+    run.until(lambda: len(run.of_kind("step.committed")) >= begun + 5, 60.0)
     run.kill(0)
     run.finish()
     assert run.view["digest"] == alone.view["digest"], run.story()

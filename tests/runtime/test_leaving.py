@@ -10,7 +10,7 @@ import pytest
 
 from tests.runtime.conftest import TRAIN, Run, Submit
 
-SLOW = {"PAUSE_S": "0.01"}
+SLOW = {"PAUSE_S": "0.03"}
 
 
 def agent_of(run: Run, rank: int) -> int:

@@ -29,7 +29,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 data = [(x, x.sum()) for x in torch.randn(32, 4)]
 
 def loss_fn(batch):
-    time.sleep(0.02)
+    time.sleep(0.04)
     return nn.functional.mse_loss(scale(model(batch[0]).squeeze(-1)), batch[1])
 
 with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2, audit=None) as session:

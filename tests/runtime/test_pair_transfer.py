@@ -138,7 +138,7 @@ ProcessGroup.send, ProcessGroup.receive, transfer.StateTransfer.take = sends, re
 
 def held(run: Run, folder: Path, name: str, count: int) -> list[int]:
     """The processes that are in mid-transfer, once there are ``count``."""
-    run.until(lambda: len(list(folder.glob(f"{name}-*"))) >= count or run.ended, 30)
+    run.until(lambda: len(list(folder.glob(f"{name}-*"))) >= count or run.ended, 60)
     return [int(path.name.rpartition("-")[2]) for path in folder.glob(f"{name}-*")]
 
 

@@ -124,7 +124,7 @@ def through(address, timeout):
 mesh.socket = types.SimpleNamespace(**(vars(socket) | {{"create_connection": through}}))
 {TRAIN}"""
     run = job(source, spares=0, env=SLOW)
-    run.until((run.store.job(run.job_id).path / "coordinator.json").exists, 30.0)
+    run.until((run.store.job(run.job_id).path / "coordinator.json").exists, 60.0)
     middlebox = Middlebox(run.coordinator_pid(), flip_at)
     try:
         (tmp_path / "port").write_text(str(middlebox.address.port))
@@ -202,7 +202,7 @@ def test_a_node_that_is_cut_off_is_not_held_for_ever(job: Submit, reference: Run
     first, member = cut(run, 1)
     run.until_event("member.lost", member=member)
     run.scale(1)
-    run.until(lambda: any(e.data["kind"] == "scale" for e in run.of_kind("command.done")) or run.ended, 30.0)
+    run.until(lambda: any(e.data["kind"] == "scale" for e in run.of_kind("command.done")) or run.ended, 60.0)
     run.kill_node(0)
     run.finish()
     assert first not in [m["node"] for m in run.view["members"]], "it went on elsewhere, with the cut still there"
@@ -229,7 +229,7 @@ def test_members_train_on_while_the_coordinator_is_frozen(job: Submit, reference
     os.kill(coordinator, signal.SIGSTOP)
     try:
         frozen_s = run.of_kind("step.committed")[-1].time_s
-        run.until(lambda: run.of_kind("step.committed")[-1].time_s > frozen_s + BEATS_LOST_S + 0.5, 30)
+        run.until(lambda: run.of_kind("step.committed")[-1].time_s > frozen_s + BEATS_LOST_S + 0.5, 60)
     finally:
         with suppress(ProcessLookupError):  # the supervisor may have replaced it
             os.kill(coordinator, signal.SIGCONT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, ali
 
 SCHEDULES = 20
 QUICK = {"PAUSE_S": "0.001"}
+CALM = {"PAUSE_S": "0.03"}  # the job goes on for longer than a busy machine needs to disturb it
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
@@ -35,7 +37,7 @@ def test_the_number_of_members_changes_no_bit(job: Submit, reference: Run, nodes
 
 @pytest.mark.parametrize(("nodes", "rank"), [(2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (4, 3)])
 def test_a_killed_rank_costs_no_step(job: Submit, reference: Run, nodes: int, rank: int) -> None:
-    run = job(nodes=nodes)
+    run = job(nodes=nodes, env=CALM)
     run.until_step(6)
     run.kill(rank)
     view = run.finish()
@@ -72,7 +74,7 @@ def test_a_killed_node_is_replaced(job: Submit, reference: Run) -> None:
 
 
 def test_a_rank_that_hangs_is_fenced(job: Submit, reference: Run) -> None:
-    run = job()
+    run = job(env=CALM)
     run.until_step(6)
     run.hang(1)
     view = run.finish()
@@ -95,7 +97,7 @@ def slow_start(what: str) -> str:
 
 def test_a_newcomer_that_starts_slowly_is_not_fenced(job: Submit, reference: Run) -> None:
     """Its first micro-batch takes many times the time after which a rank counts as hung; the others wait for it."""
-    run = job(slow_start("time.sleep(2.5)"), hang_timeout_s=0.3, env={"PAUSE_S": "0.04"})
+    run = job(slow_start("time.sleep(5)"), hang_timeout_s=1.0, env={"PAUSE_S": "0.04"})
     run.until_step(3)
     run.kill(1)
     run.finish()
@@ -110,17 +112,18 @@ def test_a_newcomer_that_hangs_in_its_first_micro_batch_is_fenced(
     job: Submit, reference: Run, tmp_path: object
 ) -> None:
     spin = spin_once(f"{tmp_path}/hung")
-    run = job(spin + slow_start("if session.step >= 3: spin()"), hang_timeout_s=0.1, env={"PAUSE_S": "0.04"})
+    run = job(spin + slow_start("if session.step >= 3: spin()"), hang_timeout_s=0.1, env={"PAUSE_S": "0.1"})
     run.until_step(3)
     run.kill(1)
     run.finish()
     assert [i["cause"] for i in run.view["incidents"]] == ["process killed", "process hung"], run.story()
-    assert "in the first micro-batch of its process, limit 2.0 s" in run.story()
+    limit = re.search(r"in the first micro-batch of its process, limit (\d+\.\d) s", run.story())
+    assert limit and float(limit[1]) >= 2.0, run.story()  # more where the others' first ones took long
     run.same_as(reference)
 
 
 def test_a_stopped_node_is_fenced(job: Submit, reference: Run) -> None:
-    run = job()
+    run = job(env=CALM)
     run.until_step(6)
     run.stop_node(2)
     view = run.finish()
@@ -142,7 +145,7 @@ def test_a_killed_coordinator_stalls_nobody(job: Submit, reference: Run) -> None
 
 
 def test_the_coordinator_and_a_rank_die_together(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.01"})
+    run = job(env=CALM)
     run.until_step(4)
     victim = run.worker_pid(1)
     run.kill_coordinator()
@@ -152,7 +155,7 @@ def test_the_coordinator_and_a_rank_die_together(job: Submit, reference: Run) ->
 
 
 def test_the_coordinator_and_a_node_die_together(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.01"})
+    run = job(env=CALM)
     run.until_step(4)
     run.kill_coordinator()
     run.kill_node(1)
@@ -162,7 +165,7 @@ def test_the_coordinator_and_a_node_die_together(job: Submit, reference: Run) ->
 
 
 def test_the_coordinator_dies_while_a_generation_forms(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.01"})
+    run = job(env=CALM)
     run.until_step(4)
     run.kill(2)
     run.until_event("member.lost")
@@ -189,7 +192,7 @@ def test_the_coordinator_dies_when_all_cells_are_over(job: Submit, reference: Ru
 
 
 def test_scaling_changes_no_bit(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.01"})
+    run = job(env=CALM)
     run.until_step(4)
     run.scale(2)
     run.until_world(2)
@@ -202,7 +205,7 @@ def test_scaling_changes_no_bit(job: Submit, reference: Run) -> None:
 
 
 def test_two_ranks_killed_at_once(job: Submit, reference: Run) -> None:
-    run = job(nodes=4)
+    run = job(nodes=4, env=CALM)
     run.until_step(6)
     for pid in (run.worker_pid(1), run.worker_pid(2)):
         os.kill(pid, signal.SIGKILL)
@@ -212,7 +215,7 @@ def test_two_ranks_killed_at_once(job: Submit, reference: Run) -> None:
 
 
 def test_two_nodes_killed_at_once(job: Submit, reference: Run) -> None:
-    run = job(nodes=4)
+    run = job(nodes=4, env=CALM)
     run.until_step(6)
     run.kill_node(1)
     run.kill_node(2)
@@ -221,7 +224,7 @@ def test_two_nodes_killed_at_once(job: Submit, reference: Run) -> None:
 
 
 def test_a_kill_during_a_recovery(job: Submit, reference: Run) -> None:
-    run = job(nodes=4)
+    run = job(nodes=4, env=CALM)
     run.until_step(6)
     second = run.worker_pid(2)
     run.kill(0)
@@ -249,7 +252,7 @@ def test_a_kill_in_the_last_step(job: Submit, reference: Run) -> None:
 
 
 def test_all_ranks_killed_begin_again(job: Submit, reference: Run) -> None:
-    run = job(nodes=2, env={"PAUSE_S": "0.01"})
+    run = job(nodes=2, env=CALM)
     run.until_step(6)
     for pid in (run.worker_pid(0), run.worker_pid(1)):
         os.kill(pid, signal.SIGKILL)
@@ -258,7 +261,7 @@ def test_all_ranks_killed_begin_again(job: Submit, reference: Run) -> None:
 
 
 def test_too_few_members_wait_for_a_replacement(job: Submit, reference: Run) -> None:
-    run = job(nodes=2, elastic="2:2")
+    run = job(nodes=2, elastic="2:2", env=CALM)
     run.until_step(6)
     run.kill(1)
     run.finish()
@@ -271,7 +274,7 @@ def test_an_optimizer_that_overwrites_gradients_is_not_replayed(job: Submit) -> 
     source = TRAIN.replace("torch.optim.AdamW(model.parameters(), lr=1e-2)", nesterov)
     calm = job(source, nodes=2, env=QUICK)
     calm.finish()
-    run = job(source, nodes=2)
+    run = job(source, nodes=2, env=CALM)
     for step in (4, 10, 16):
         run.until_step(step)
         run.kill(0)
@@ -281,7 +284,7 @@ def test_an_optimizer_that_overwrites_gradients_is_not_replayed(job: Submit) -> 
 
 
 def test_strangers_at_the_doors_change_nothing(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.01"})
+    run = job(env=CALM)
     run.until_step(2)
     endpoint = json.loads((run.store.job(run.job_id).path / "coordinator.json").read_text())
     with ExitStack() as strangers:

@@ -109,7 +109,7 @@ def ranks_of(run: Run, member_rank: int) -> list[int]:
 
 
 def test_a_killed_rank_takes_its_replica_along_and_it_rejoins(job: Submit, calm: Run) -> None:
-    run = replicas(job, 2, env={"PAUSE_S": "0.01"})
+    run = replicas(job, 2, env={"PAUSE_S": "0.03"})
     run.until_step(2)
     kill, hang = signal.SIGKILL, signal.SIGSTOP
     victims = [("the leader", kill, (0,)), ("a follower", kill, (1,)), ("both", kill, (0, 1)), ("one", hang, (1,))]
@@ -130,7 +130,7 @@ def test_a_killed_rank_takes_its_replica_along_and_it_rejoins(job: Submit, calm:
 
 
 def test_a_killed_node_with_one_of_three_replicas(job: Submit, calm: Run) -> None:
-    run = replicas(job, 3, env={"PAUSE_S": "0.01"})
+    run = replicas(job, 3, env={"PAUSE_S": "0.03"})
     run.until_step(4)
     run.kill_node(0)
     run.until_world(3)
@@ -139,7 +139,7 @@ def test_a_killed_node_with_one_of_three_replicas(job: Submit, calm: Run) -> Non
 
 
 def test_a_replica_grows_in_with_a_snapshot_shard_by_shard(job: Submit, calm: Run) -> None:
-    run = replicas(job, 2, env={"PAUSE_S": "0.01"})
+    run = replicas(job, 2, env={"PAUSE_S": "0.03"})
     run.until_step(3)
     run.scale(1)
     run.until_world(1)

@@ -30,7 +30,7 @@ def printed(run: Run) -> str:
 
 
 def until_printed(run: Run, text: str, count: int = 1) -> None:
-    run.until(lambda: printed(run).count(text) >= count or run.ended, 30)
+    run.until(lambda: printed(run).count(text) >= count or run.ended, 60)
     assert printed(run).count(text) >= count, run.story()
 
 
@@ -61,7 +61,7 @@ def test_an_unchanged_torchrun_script_goes_on_from_its_own_checkpoint(
 ) -> None:
     run = ddp(job, tmp_path)
     until_printed(run, "begins after step 0", 2)
-    run.until(lambda: (tmp_path / "checkpoint.pt").exists(), 30)
+    run.until(lambda: (tmp_path / "checkpoint.pt").exists(), 60)
     run.kill(1) if aim == "rank" else run.kill_node(1)
     view = run.finish()
     assert sums(printed(run)) == sums(torchrun) and len(sums(torchrun)) == 1
