@@ -182,8 +182,8 @@ DURABLE = TRAIN.replace(
 
 
 def test_everything_killed_goes_on_from_the_shards_that_were_saved(job: Submit, calm: Run, tmp_path: Path) -> None:
-    run = job(DURABLE, nodes=2, replica=2, env={"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.05"})
-    run.until_event("checkpoint.saved", step=8)
+    run = job(DURABLE, nodes=2, replica=2, env={"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.1"})
+    run.until_event("checkpoint.saved", count=2)
     for pid in (run.worker_pid(0), run.worker_pid(1)):
         os.kill(pid, signal.SIGKILL)
     view = run.finish()
@@ -199,11 +199,11 @@ def test_everything_killed_goes_on_from_the_shards_that_were_saved(job: Submit, 
 
 
 def test_a_damaged_shard_spoils_its_checkpoint_for_all_ranks(job: Submit, calm: Run, tmp_path: Path) -> None:
-    place = {"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.03"}
+    place = {"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.1"}
     first = job(DURABLE, nodes=2, replica=2, env=place)
-    first.until_event("checkpoint.saved", step=8)
+    first.until_event("checkpoint.saved", count=2)
     first.kill(0)  # whoever is rank 0 now writes, and finds what the other has left
-    first.until_event("checkpoint.saved", step=12)
+    first.until_event("checkpoint.saved", count=len(first.of_kind("checkpoint.saved")) + 1)
     first.stop()
     first.finish("stopped")
     newest = [path for _, path in Directory(tmp_path / "run").committed()]
