@@ -8,20 +8,25 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from jupyter_hyperpod.backends import preload
+from jupyter_hyperpod.backends.local import supervisor_watchdog
 from jupyter_hyperpod.backends.local.host import LocalHost
+from jupyter_hyperpod.backends.local.supervisor_watchdog import STOPPED_S, SupervisorWatchdog
 from jupyter_hyperpod.backends.source import same_interpreter, source_digest
 from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
 from jupyter_hyperpod.core.spec import LaunchPlan
 from jupyter_hyperpod.system.json_lines import accept, connect, listen
-from jupyter_hyperpod.system.processes import Identity, alive, identify, session_members, signal_group
+from jupyter_hyperpod.system.processes import Identity, alive, identify, is_stopped, session_members, signal_group
 
 TINY = """
 import os, subprocess, sys, time
@@ -83,8 +88,6 @@ class Bench:
         return self.host.launch(plan, LaunchRequest((node,))).exception() is None
 
     def turn(self, seconds: float = 0.02) -> bool:
-        import time
-
         for key, _ in self.selector.select(seconds):
             key.data()
         self.host.tick(time.monotonic())
@@ -244,6 +247,36 @@ def test_the_zygote_begins_again_without_a_module_that_starts_threads(tmp_path: 
         assert os.listdir(f"/proc/{bench.host.nodes['node-1'].pid}/task") == [str(bench.host.nodes["node-1"].pid)]
     finally:
         bench.host.close()
+
+
+def test_a_watchdog_that_stood_still_itself_ends_no_supervisor_that_is_only_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Wait
+) -> None:
+    """When a machine goes on that stood still, the watchdog may run before the supervisor does."""
+    now_s = [1000.0]
+    monkeypatch.setattr(supervisor_watchdog, "time", SimpleNamespace(monotonic=lambda: now_s[0], time=time.time))
+    watchdog, channel = SupervisorWatchdog(tmp_path, lambda arguments: None), cast(Any, object())
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        real = identify(process.pid)
+        watchdog.heard({"successor": ["x"], "mark": "sock", "supervisor": [real.pid, real.start]}, channel)
+        watchdog.check()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: is_stopped(process.pid))
+            for away_s in (60.0, 1.0, 60.0, 0.5):
+                now_s[0] += away_s
+                watchdog.check()
+                assert alive(real), "only 1.5 s are its own"
+            watchdog.heard({"op": "ping"}, channel)
+            for _ in range(2):
+                now_s[0] += STOPPED_S / 2
+                watchdog.check()
+                assert alive(real)
+            now_s[0] += 0.1
+            watchdog.check()
+            assert process.wait(60) == -signal.SIGKILL, "it is stopped, and the watchdog is not"
+        finally:
+            process.kill()
 
 
 def test_a_module_that_cannot_be_imported_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from ...system.processes import Identity, alive, is_stopped
 
 SILENT_S = 10.0
 STOPPED_S = 2.0
+AWAY_S = 3.0  # between two looks: more than the zygote waits for requests
 RESTARTS, WITHIN_S = 5, 60.0
 
 
@@ -38,6 +39,8 @@ class SupervisorWatchdog:
         self._mark = ""
         self._since = ""  # the option by which it is told
         self._heard_s = 0.0
+        self._looked_s = 0.0
+        self._excused_s = 0.0  # since something was heard
         self._stood_s: float | None = None  # the last sign of life of one that is being ended
         self._started_s: deque[float] = deque(maxlen=RESTARTS)
 
@@ -48,7 +51,7 @@ class SupervisorWatchdog:
             self._supervisor = Identity(*message["supervisor"])
             self._since, self._stood_s = str(message.get("since", "")), None
         if channel is self._channel:
-            self._heard_s = time.monotonic()
+            self._heard_s, self._excused_s = time.monotonic(), 0.0
 
     def left(self, channel: JsonLineChannel) -> None:
         """A connection has ended: start the supervisor again, unless it took its leave or dies again and again."""
@@ -67,13 +70,17 @@ class SupervisorWatchdog:
         self._start([*self._arguments, *([f"{self._since}={lost_s:.6f}"] if self._since else [])])
 
     def check(self) -> None:
-        """End a supervisor that stands still; its connection ends with it."""
+        """End a supervisor that stands still; its connection ends with it. Call it at least every other second."""
+        now_s = time.monotonic()
+        away_s, self._looked_s = now_s - self._looked_s, now_s
         if self._channel is None:
             return
-        silent_s = time.monotonic() - self._heard_s
+        if away_s > AWAY_S:  # the whole machine may have stood still
+            self._excused_s += min(away_s, now_s - self._heard_s)
+        silent_s = now_s - self._heard_s - self._excused_s
         if silent_s > (STOPPED_S if is_stopped(self._supervisor.pid) else SILENT_S) and alive(self._supervisor):
             note(f"the supervisor (process {self._supervisor.pid}) was silent for {silent_s:.1f} s and is ended")
             with suppress(ProcessLookupError):
                 os.kill(self._supervisor.pid, signal.SIGKILL)
             self._stood_s = self._heard_s if self._stood_s is None else self._stood_s
-            self._heard_s = time.monotonic()
+            self._heard_s, self._excused_s = now_s, 0.0

@@ -367,10 +367,11 @@ def test_a_pod_that_is_told_to_leave_tells_its_job_and_ends(kept: Kept, eventual
     eventually(lambda: kept.seen(), timeout_s=60)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
+    (kept.root / "pod/tmp/left").unlink()  # the next pod would take it for a file of its image
     process = kept.start(kept.order("a"))
-    eventually(kept.waits, timeout_s=60)
+    eventually(lambda: "waits for a job" in (kept.root / "stderr").read_text(), timeout_s=60)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(60) == 0 and "this pod ends" not in (kept.root / "stderr").read_text()
 
 
 def test_what_is_no_order_is_refused_and_ends_the_pod(kept: Kept, eventually: Eventually) -> None:
