@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import decimal
+import locale
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +66,8 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "cudnn": _reduced_precision,
     "getcontext": _decimal,
     "seterr": _numpy_errors,
+    "setlocale": lambda: locale.setlocale(locale.LC_ALL),
+    "tzset": lambda: (time.tzname, time.timezone, time.altzone),
     "register_module_forward_hook": _hooks_of_all_modules,
     "chdir": here,  # of a folder that was deleted, the name stays
 }

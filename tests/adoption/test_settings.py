@@ -6,6 +6,7 @@ quietly different, or ended with an error of this package's own.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,29 @@ SETTINGS = (
         "add = torch.nn.modules.module.register_module_forward_hook",
         "if epoch == 2: add(lambda module, given, output: output * 0.9)",
     ),
+    late("setlocale", "import locale", "if epoch == 2: locale.setlocale(locale.LC_NUMERIC, 'C.UTF-8')"),
+    late(
+        "tzset",
+        "import os, time",
+        "if epoch == 2: os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
+        "loss * (1 + time.localtime(0).tm_hour / 100)",
+    ),
 )
+REGISTERED = (
+    late(
+        "singledispatch",
+        "import functools\n@functools.singledispatch\ndef scale(x): return 1.0",
+        "if epoch == 2: scale.register(int, lambda x: 0.5)",
+        "loss * scale(3)",
+    ),
+    late(
+        "abstract_class",
+        "import abc\nclass scale(abc.ABC): pass\nclass Own: pass\nown = Own()",
+        "if epoch == 2: scale.register(Own)",
+        "loss * (0.5 if isinstance(own, scale) else 1.0)",
+    ),
+)
+OTHER = "other = torch.nn.Parameter(torch.ones(4, 1), requires_grad=False)"
 CARRIED = (
     Row("scheduler_of_two", setup=f"a, b = {STEPS}, {COSINE}", end="(b if epoch >= 2 else a).step()", kept=RATE),
     Row("scheduler_or", setup=f"a, b = None, {STEPS}", end="(a or b).step()", kept=RATE),
@@ -86,6 +109,23 @@ CARRIED = (
         "loss * (1 + len(str(a[0])))",
     ),
     late(
+        "frozen_outside_of_the_model",
+        OTHER,
+        "if epoch == 2: other.requires_grad_(True)",
+        "loss + (model.weight * 0.1).sum() if other.requires_grad else loss",
+    ),
+    late(
+        "dictionary_whose_attributes_are_items",
+        "class Own(dict):\n    __getattr__ = dict.__getitem__\n    __setattr__ = dict.__setitem__\na = Own(x=1.0)",
+        "a.x *= 0.9",
+        "loss * a.x",
+    ),
+    late(
+        "indices_of_a_subset",
+        "data = torch.utils.data.Subset(data, list(range(64)))",
+        "data.indices = data.indices[1:] + data.indices[:1]",
+    ),
+    late(
         "conjugate",
         "a = {'x': torch.ones(2, dtype=torch.complex64)}",
         "a['x'] = (a['x'] * 0.9j).conj()",
@@ -108,6 +148,24 @@ REFUSED = (
         "a.value *= 0.9",
         "loss * a.value",
     ),
+    late(
+        "database_in_memory",
+        "import sqlite3\na = sqlite3.connect(':memory:')\na.execute('create table t as select 1.0 as x')",
+        "a.execute('update t set x = x * 0.9')",
+        "loss * a.execute('select x from t').fetchone()[0]",
+    ),
+    late(
+        "numbers_by_first_use",
+        "import collections, itertools\na = collections.defaultdict(itertools.count(1).__next__)\nb = {'x': 0}",
+        "b['x'] = a[epoch * 7]",
+        "loss * b['x']",
+    ),
+    late(
+        "batches_of_another_loader",
+        "a = iter(torch.utils.data.DataLoader(torch.arange(40.0), batch_size=2))\nb = {'x': 1.0}",
+        "b['x'] = float(next(a).sum())",
+        "loss * b['x']",
+    ),
     late("mapped_memory", "import mmap\na = mmap.mmap(-1, 10)", "a[0] = epoch + 1", "loss * (1 + a[0])"),
 )
 
@@ -123,7 +181,17 @@ def rehearsed(row: Row, path: Path, joins_after: int) -> tuple[bool | None, str]
 def test_a_setting_of_the_process_that_changes_late_is_named(row: Row, tmp_path: Path) -> None:
     exact, sentence = rehearsed(row, tmp_path / "cell.py", 13)
     assert exact is False and row.name in sentence
+    assert "in a block around step.run()" in sentence and "session.state" not in sentence
     assert rehearsed(row, tmp_path / "cell.py", 4) == (True, "")
+
+
+@pytest.mark.parametrize("row", REGISTERED, ids=lambda row: row.name)
+def test_what_is_registered_late_is_named(row: Row, tmp_path: Path) -> None:
+    exact, sentence = rehearsed(row, tmp_path / "cell.py", 13)
+    assert exact is False and "scale.register()" in sentence and "call register() before the loop" in sentence
+    early = Row(row.name, row.setup, row.loss, post="callback(2) if step.index == 1 else None")
+    exact, sentence = rehearsed(early, tmp_path / "cell.py", 4)
+    assert exact is None and re.match(r"line \d+: scale\.register\(\) is called in the loop", sentence), sentence
 
 
 @pytest.mark.parametrize("row", CARRIED, ids=lambda row: row.name)

@@ -190,6 +190,25 @@ def test_the_function_with_which_a_loaders_workers_begin(tmp_path: Path) -> None
         losses(torch_data.DataLoader(Opened(), num_workers=2, worker_init_fn=fail))
 
 
+def test_workers_that_begin_differently_and_read_differently_are_refused() -> None:
+    """Which worker reads a sample changes with the members, so a run would be quietly different."""
+
+    class Scaled(Augmented):
+        scale = 1.0
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            found = super().__getitem__(index)
+            return found | {"x": found["x"] * self.scale}
+
+    def begin(number: int) -> None:
+        Scaled.scale = 2.0 + number
+
+    with pytest.raises(TrainingError, match="two workers read micro-batch 0 of step 1, .* differently: worker_init_fn"):
+        losses(torch_data.DataLoader(Scaled(), num_workers=2, worker_init_fn=begin))
+    alike = losses(torch_data.DataLoader(Scaled(), num_workers=2, worker_init_fn=lambda number: begin(0)))
+    assert alike == losses(torch_data.DataLoader(Scaled(), num_workers=1, worker_init_fn=begin))
+
+
 def dropped() -> int:
     """The process of a worker whose session was never closed."""
     model = torch.nn.Linear(4, 1)

@@ -23,6 +23,10 @@ from .reading import Reading
 
 MOST_ENDS = 3  # of readers, over the same micro-batch
 STALL_S = 1e-3  # a shorter wait is none
+UNLIKE = (
+    "two workers read {place} differently: worker_init_fn gives each worker something of its own, and which of them "
+    "reads a sample changes with the members. Let what is read depend on the sample's index, not on the worker's number"
+)
 
 
 class Failed:
@@ -41,6 +45,8 @@ class Readers:
         self._due: list[Reading] = []
         self._ready: dict[Reading, Any] = {}
         self._ends: dict[Reading, int] = {}
+        self._both: Reading | None = None  # what two readers read that ``worker_init_fn`` may have made different
+        self._seen: list[str] = []  # digests of their answers
         self.stalls, self.waited_s, self.lost = 0, 0.0, 0
         weakref.finalize(self, end, self._readers, os.getpid())
 
@@ -83,6 +89,7 @@ class Readers:
     def restart(self) -> None:
         """Forget what was read, and the readers: the data has changed."""
         self._ready.clear()
+        self._both, self._seen = None, []
         self.close()
 
     def close(self) -> None:
@@ -110,6 +117,22 @@ class Readers:
             if reading not in asked and reading not in self._ready:
                 self._least().ask(reading)
                 room -= 1
+                self._compare(reading)
+
+    def _compare(self, reading: Reading) -> None:
+        """Let a second reader read the first micro-batch, too, where each of them has called ``worker_init_fn``."""
+        if self._both is None and self._settings.begin is not None and self._settings.count > 1:
+            self._both = reading
+            min((r for r in self._all() if reading not in r.sent), key=lambda r: len(r.sent)).ask(reading)
+
+    def _is_half(self, reading: Reading, value: Any) -> bool:
+        """Whether another reader has still to read this. Raises TrainingError where it has read something else."""
+        if reading != self._both or len(self._seen) > 1:
+            return False
+        self._seen.append(transport.fingerprint(value))
+        if len(set(self._seen)) > 1:
+            raise TrainingError(UNLIKE.format(place=reading.place))
+        return len(self._seen) < 2
 
     def _collect(self, timeout_s: float | None, wanted: Reading | None = None) -> None:
         """Receive what has arrived; wait for something where there is no timeout."""
@@ -119,7 +142,7 @@ class Readers:
             try:
                 while reader.has_answer():
                     reading, kind, value = reader.answer()
-                    if reading in due:
+                    if reading in due and (kind == transport.ERROR or not self._is_half(reading, value)):
                         self._ready[reading] = Failed(value) if kind == transport.ERROR else value
             except EOFError:
                 self._replace(reader)

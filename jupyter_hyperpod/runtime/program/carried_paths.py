@@ -81,7 +81,7 @@ def text(path: Path) -> str:
     if kind == "global" and key[0] != "__main__":
         name = f"{key[0]}.{name}"
     for kind, key in steps:
-        if kind == "attr" and key not in ("__wrapped__", "__func__", "__self__"):
+        if kind in ("attr", "registered") and key not in ("__wrapped__", "__func__", "__self__"):
             name += f".{key}"
         elif kind == "item":
             name += f"[{key!r}]"

@@ -69,6 +69,10 @@ SETTING = (
     "{place}: {name} changes a setting of the process in the loop, which a member that joins later does not have: call "
     "it before the loop"
 )
+REGISTERED = (
+    "{place}: {name} is called in the loop, and a member that joins later does not have what was registered there: "
+    "call it before the loop"
+)
 KEPT = "it keeps results (functools.lru_cache), and one of them has changed"
 POSITION = "it is a {kind}, whose position cannot be copied"
 HIDDEN = "it is a {kind}, whose content cannot be seen"
@@ -291,7 +295,8 @@ class Comparison:
             kind = type(resolved(path, self._sources)).__name__
             self._refuse(path, noted, program, POSITION.format(kind=kind))
         elif noted.kind == "setting":
-            raise TrainingError(SETTING.format(place=program.place(noted.name), name=f"{noted.name}()"))
+            sentence, name = (SETTING, f"{noted.name}()") if path[0][0] == "setting" else (REGISTERED, short(path))
+            raise TrainingError(sentence.format(place=program.place(noted.name), name=name))
         elif noted.at and (hidden := readings.hidden(resolved(path[: noted.at], self._sources))):
             self._refuse(path, noted, program, HIDDEN.format(kind=hidden))
         elif why := self.late.carry_path(path, now):

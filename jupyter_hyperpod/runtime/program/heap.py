@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from argparse import Namespace
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator
 from queue import Queue
 from types import FrameType
@@ -30,7 +30,7 @@ from .analysis.syntax import attributes_set
 from .frames import callers, is_ours
 from .own_files import is_own_class, is_own_file
 from .value_kinds import PLAIN, State, has_attributes, held_by
-from .walk import Noted, Path, Visit, Walk
+from .walk import REGISTERED, Noted, Path, Visit, Walk
 
 SAMPLES = 8  # of the session's data, of which as many at each end are walked: to read 100 takes most of a walk
 NODES = 5000  # at most, per walk
@@ -41,6 +41,7 @@ _PACKAGE = __name__.partition(".")[0]
 _MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
 _OPTIMIZER = {"state", "param_groups", "defaults", "step"}
 _TORCH = ("torch.utils.data.", "torch.distributions.", "torch.quasirandom")  # of torch, whose objects are walked
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods that are not written in Python
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _OWN = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # of the session, with something to look at
 _NOT_FOLLOWED = (types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType, FrameType)
@@ -133,7 +134,7 @@ class Heap:
         if (content := readings.of_closed(value)) is not None:
             _note(walk, one, content)
             return []
-        if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | type):
+        if isinstance(value, _BOUND) and not isinstance(value.__self__, types.ModuleType | type):
             return [_step(one, value.__self__, "attr", "__self__", one.name)]
         if _is_ours(value) or isinstance(value, _NOT_FOLLOWED):
             return list(_of_module(value)) if isinstance(value, types.ModuleType) else []
@@ -158,6 +159,8 @@ class Heap:
                 _note(walk, one, readings.of_tensor(value), "late")  # a buffer that is not saved
             grad = value.grad if value.is_leaf and value.requires_grad and not own else None
             held = list(_attributes(one)) if value.__dict__ else []
+            if value.is_leaf and not own:
+                held.append(_step(one, value.requires_grad, "attr", "requires_grad", "requires_grad"))
             return held + ([_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else [])
         if is_array(value) or isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ())):
             _note(walk, one, readings.of_array(value))
@@ -185,11 +188,16 @@ class Heap:
             _note(walk, one, content, "shape", whole=id(value))
             most = SAMPLES if value is self._sources.get("data") else readings.ITEMS
             items = [] if whole else list(_items(one, most))
+            if isinstance(value, defaultdict) and not isinstance(value.default_factory, (type, type(None))):
+                items.append(_step(one, value.default_factory, "attr", "default_factory", one.name))
             return items + (list(_attributes(one)) if hasattr(value, "__dict__") and not whole else [])
         if readings.is_cache(value):
             _note(walk, one, (value.cache_info().misses, readings.of_cache(value)), "cache")
             return [_step(one, value.__wrapped__, "attr", "__wrapped__", one.name)]
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, type)):
+            if (registered := readings.of_registry(value)) is not None:
+                place = Visit(None, (*one.path, REGISTERED), id(value), REGISTERED[1], "register")
+                _note(walk, place, registered, "setting")
             return list(_of_callable(one))
         if readings.is_iterator(value):
             running = getattr(value, "gi_running", False)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...core.errors import TrainingError
 from ...core.units import few
+from ..process_settings import SETTINGS
 from . import readings
 from .analysis.reads import Flow
 from .analysis.source import Program
@@ -24,13 +25,21 @@ from .heap import Heap
 from .origins import Origins
 from .reached import digest
 from .value_kinds import has_attributes
-from .walk import Noted, Path, Visit, Walk, path_of
+from .walk import REGISTERED, Noted, Path, Visit, Walk, path_of
 
 LACKS = (
     "this process goes on after step {step}, which another one has computed, and does not have what the program had "
-    "changed there: {names}. The source does not show that the run changes this. Keep such values in the session, "
-    "session.state.name = ..., or change the one object in place instead of taking another one"
+    "changed there: {names}. {advice}"
 )
+KEEP = (
+    "The source does not show that the run changes this. Keep such values in the session, session.state.name = ..., or "
+    "change the one object in place instead of taking another one"
+)
+SET = (
+    "A setting of the process cannot be given to another one: set it before the loop, or in a block around step.run() "
+    "that takes it back, such as `with torch.autocast(...):`"
+)
+REGISTER = "What is registered late cannot be given to another process: call register() before the loop"
 OF_PROCESS = ("chdir", "set_num_threads", "set_grad_enabled")  # settings that members may have otherwise
 NOTHING = readings.plain(None)
 NEW = ("new", "")  # the end of a path into an object that the loop has made
@@ -199,6 +208,8 @@ class LateChanges:
                     found[text(path)] = None
         for key in own["changed"].keys() - shown["changed"].keys():
             path = path_of(key)  # what is new is compared by its place
+            if shown["changed"].get(repr((*path, NEW))) == own["changed"][key]:
+                continue  # the others have another object with the same content there
             if path and path[-1] != NEW and not self._is_inside(path) and own["changed"][key] != self._first(path):
                 found[text(path)] = None
         return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"], covered)))
@@ -222,7 +233,7 @@ class LateChanges:
     def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
         """Raise TrainingError where this member lacks what the checkpoint after ``step`` shows."""
         if names := self.lacking(self.look(), shown):
-            raise TrainingError(LACKS.format(step=step, names=few(names)))
+            raise TrainingError(LACKS.format(step=step, names=few(names), advice=advice(names)))
 
     def _misplaced(
         self, now: Walk, theirs: Mapping[str, Any], own: Mapping[str, Any], covered: set[Any]
@@ -318,6 +329,12 @@ class LateChanges:
         if self._carried.variables.binds_anew(path[0]) or self._is_inside(path) or self._is_inside(canonical):
             return False
         return program.flow(path, noted) is not Flow.NOWHERE
+
+
+def advice(names: Collection[str]) -> str:
+    """What to do about what a member lacks, by its names."""
+    kinds = {SET if name in SETTINGS else REGISTER if name.endswith(REGISTERED[1]) else KEEP for name in names}
+    return ". ".join(sorted(kinds, key=(KEEP, SET, REGISTER).index))
 
 
 def is_covered(noted: Noted, covered: set[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import datetime
 import functools
 import gc
@@ -9,6 +10,7 @@ import hashlib
 import io
 import itertools
 import os
+import sqlite3
 import types
 import weakref
 import zlib
@@ -19,9 +21,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
+from .own_files import is_own_class, is_own_file
 from .value_kinds import HARMLESS, PLAIN
 
 READ_WHOLE = 65_536  # elements of a tensor or an array that is read whole; of larger ones as many are sampled
@@ -63,7 +67,7 @@ def is_cache(value: Any) -> bool:
 
 
 def of_closed(value: Any) -> Hashable | None:
-    """The content of an object into which no path leads: a date, a context variable, a dictionary of weak references.
+    """The content of an object into which no path leads: a date, a context variable, a database, weak references.
 
     None for other objects.
     """
@@ -71,11 +75,21 @@ def of_closed(value: Any) -> Hashable | None:
         return "moment", repr(value)
     if isinstance(value, ContextVar):
         return "context", nested(value.get(None), 3)
+    if isinstance(value, sqlite3.Connection):
+        return _of_database(value)
     if (buffer := _buffer_of(value)) is not None:
         return type(value).__name__, len(buffer), zlib.crc32(buffer[:READ_WHOLE]), zlib.crc32(buffer[-READ_WHOLE:])
     if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
         return "weak", nested(list(value.values()), 3)
     return None
+
+
+def _of_database(database: sqlite3.Connection) -> Hashable:
+    """How many rows this process has changed in a database that lies in its memory."""
+    with suppress(sqlite3.Error):  # a closed one, or that of another thread
+        files = [row[2] for row in database.execute("pragma database_list")]
+        return "database", 0 if any(files) else database.total_changes
+    return "database", None
 
 
 def _buffer_of(value: Any) -> memoryview | None:
@@ -94,6 +108,21 @@ def of_function(value: Any) -> Hashable:
     code = getattr(value, "__code__", None)
     name = getattr(value, "__qualname__", type(value).__name__)
     return "function", name, code and (code.co_filename, code.co_firstlineno)
+
+
+def of_registry(value: Any) -> Hashable | None:
+    """The program's own functions or classes that were registered with a function of `functools.singledispatch`, or
+    with an abstract class; None for other functions and classes.
+    """
+    if isinstance(value, abc.ABCMeta):
+        found = [reference() for reference in abc._get_dump(value)[0]]  # type: ignore[attr-defined]
+        return tuple(sorted(str(of_function(kind)) for kind in found if kind is not None and is_own_class(kind)))
+    registry = vars(value).get("registry") if isinstance(value, types.FunctionType) else None
+    if isinstance(registry, types.MappingProxyType) and "dispatch" in vars(value):
+        codes = {kind: getattr(function, "__code__", None) for kind, function in registry.items()}
+        own = [kind for kind, code in codes.items() if code is not None and is_own_file(code.co_filename)]
+        return tuple(sorted((str(kind), str(of_function(registry[kind]))) for kind in own))
+    return None
 
 
 def is_iterator(value: Any) -> bool:
@@ -202,6 +231,8 @@ def of_iterator(value: Any) -> Hashable:
     if isinstance(value, _ITERATORS):
         frame = getattr(value, "gi_frame", None)
         return "generator", frame and (frame.f_lasti, nested(dict(frame.f_locals), 2))
+    if isinstance(value, _BaseDataLoaderIter):
+        return "iterator", value._num_yielded
     if isinstance(value, (itertools.count, itertools.repeat)):
         return "iterator", repr(value)
     for name in ("line_num", "__length_hint__"):

@@ -24,6 +24,7 @@ from ..session.state import TrainingState
 from ..worker.replica_sync import Group
 from .carried import Carried
 from .comparison import Comparison
+from .late import advice
 from .reached import reached
 from .walk import Walk
 
@@ -43,18 +44,13 @@ OWN_VALUES = (
 INSIDE = (
     "{member} joined in step {next}, when the others had begun it, and does not have what the program has changed "
     "before: {names}. If the loss function sets this, set it in the loop instead, in front of "
-    "step.run(loss_function), from step.number. Otherwise keep such values in the session, session.state.name = ..., "
-    "or change the one object in place instead of taking another one"
+    "step.run(loss_function), from step.number. {advice}"
 )
 EARLY = (
     "{newcomers} joined in step {next}, when the others had begun it, and may lack what that has set: {names}. "
     "Newcomers begin again, and join between two steps"
 )
-LACKS = (
-    "{member} joined after step {step} and does not have what the program has changed before: {names}. The source does "
-    "not show that the run changes this. Keep such values in the session, session.state.name = ..., or change the one "
-    "object in place instead of taking another one"
-)
+LACKS = "{member} joined after step {step} and does not have what the program has changed before: {names}. {advice}"
 DIFFERS = (
     "rank {newcomer} joined after step {joined}, and computes another gradient than rank {peer} for the same "
     "micro-batch of step {step}{cause}. Something that the loss function or the data set reads is different there, "
@@ -167,8 +163,10 @@ class Reproducible:
         for rank, part in enumerate(found):
             if part["lacks"]:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
-                sentence, names = INSIDE if again else LACKS, few(part["lacks"])
-                raise TrainingError(sentence.format(member=newcomer, step=step, next=step + 1, names=names))
+                sentence, names, then = INSIDE if again else LACKS, few(part["lacks"]), advice(part["lacks"])
+                raise TrainingError(
+                    sentence.format(member=newcomer, step=step, next=step + 1, names=names, advice=then)
+                )
 
     def _may_miss(self, plan: RecoveryPlan, called: Sequence[bool]) -> tuple[int, list[str]] | None:
         """How often in a row newcomers came in the middle of a step, and what they may miss besides what differs.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Path = tuple[tuple[str, Any], ...]
+REGISTERED = ("registered", "register()")  # the end of a path: what was registered with a function or a class
 
 
 def path_of(key: str) -> Path:

@@ -6,10 +6,12 @@ import contextlib
 import decimal
 import io
 import linecache
+import locale
 import os
 import re
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from contextvars import copy_context
@@ -104,6 +106,7 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
 def _as_before(folder: Path) -> Iterator[None]:
     """Undo what a cell does to its process: own modules that it imports, the environment, the folder, torch's types."""
     main, modules, environment, here = sys.modules["__main__"], set(sys.modules), dict(os.environ), os.getcwd()
+    words = locale.setlocale(locale.LC_ALL)
     kind, flash = torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled()
     hooks = {name: dict(table) for name, table in _hooks_of_all_modules()}
     sys.path.insert(0, os.fspath(folder))
@@ -114,6 +117,8 @@ def _as_before(folder: Path) -> Iterator[None]:
         sys.path.remove(os.fspath(folder))
         os.environ.clear()
         os.environ.update(environment)
+        time.tzset()
+        locale.setlocale(locale.LC_ALL, words)
         os.chdir(here)
         torch.set_default_dtype(kind)
         torch.backends.cuda.enable_flash_sdp(flash)
@@ -130,5 +135,6 @@ def _hooks_of_all_modules() -> Iterator[tuple[str, Any]]:
     return ((name, table) for name, table in tables if name.startswith("_global_") and isinstance(table, dict))
 
 
-def _kept(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("kept ")]
+def _kept(text: str) -> str:
+    """What was printed from the first line on that begins with "kept", because a tensor may take several lines."""
+    return "".join(text.partition("kept ")[1:])

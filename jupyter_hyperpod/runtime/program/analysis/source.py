@@ -17,7 +17,7 @@ from ...process_settings import SETTINGS
 from ..frames import callers, is_ours
 from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
-from . import chance
+from . import chance, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .reads import Flow, Reads, base_of, last_name, stored
 from .syntax import nodes_of, parsed
@@ -41,7 +41,11 @@ FILE = (
     "{place}: {name} is a file that the training writes and reads again, and a member that joins later would read "
     "something else: keep its content in a variable of the loop or in session.state"
 )
-
+PRIVATE = (
+    "{place}: {name} lies in a temporary folder, where the training writes and reads again, and a member that joins "
+    "later has a folder of its own without that: keep it in a variable, such as "
+    "best = copy.deepcopy(model.state_dict()), or in session.state"
+)
 ADDRESS = (
     "{place}: the keys of {name} are addresses, id(...), and a member that joins later has its objects at others: use "
     "names as keys, for name, parameter in model.named_parameters()"
@@ -89,7 +93,7 @@ class Program:
             return Flow.NOWHERE
         if noted.kind == "function":
             return Flow.TRAINING if len(path) > 1 or self._is_declared_global(noted.name) else Flow.NOWHERE
-        if path[0][0] in ("environ", "setting") or noted.name in self._walk.touching:
+        if path[0][0] == "environ" or noted.kind == "setting" or noted.name in self._walk.touching:
             return Flow.TRAINING
         if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
             return Flow.TRAINING
@@ -153,11 +157,12 @@ class Program:
     @cached_property
     def refused(self) -> str:
         """A sentence about what a member that joins later could not repeat, by the source alone; "" for nothing."""
-        rules: tuple[tuple[Callable[[ast.AST], Iterator[chance.Place]], str], ...] = (
+        rules: tuple[tuple[Callable[[Any], Iterator[chance.Place]], str], ...] = (
             (lambda tree: chance.seeded_by_chance(tree, self._clocks), CHANCE),
             (chance.hooks_added, HOOK),
             (chance.files_read_back, FILE),
             (chance.switched, SWITCH),
+            (lambda tree: private_files.read_back(tree, self.reads.flow_of), PRIVATE),
         )
         for rule, sentence in rules:
             for name, file, line in self._all(rule):
@@ -271,7 +276,7 @@ def _changes(node: ast.AST, name: str) -> int:
     if not isinstance(node, ast.Call):
         return 0
     function = last_name(node.func)
-    if function == name and name in SETTINGS:
+    if function == name and (name in SETTINGS or name == "register"):
         return 1
     if function in CHANGERS and any(name in stored(argument) for argument in node.args):
         return 1
