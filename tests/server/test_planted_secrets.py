@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,15 +39,17 @@ data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
 
 def loss_fn(batch):
     time.sleep(0.005)
-    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    opened = 1e9 if os.path.exists(os.environ["GATE"]) else 0.0  # in the loss, so that all members leave at one step
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) + opened
 
 def fail(password):
     return 1 / (len(password) * 0)
 
 with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1) as session:
     for step in session.steps(100_000):
-        session.log(loss=step.run(loss_fn))
-        if step.number >= 10 and os.path.exists(os.environ["GATE"]):
+        loss = step.run(loss_fn)
+        session.log(loss=loss)
+        if step.number >= 10 and loss > 1e6:
             break
 fail(os.environ["PLANTED"])
 """
@@ -141,7 +144,10 @@ async def test_secrets_are_found_in_private_files_only(
     arrived = "arrived " + " ".join(digest("PLANTED", "FROM_FILE", "GIVEN", "REFERRED", "RENAMED"))
 
     def came() -> int:
-        return sum(arrived in line["text"] for line in client.views[job_id]["output"])
+        said: defaultdict[str, str] = defaultdict(str)  # a line may come in pieces
+        for piece in client.views[job_id]["output"]:
+            said[piece["member"]] += piece["text"]
+        return sum(arrived in text for text in said.values())
 
     await client.until(lambda: came() == 2, BOUND_S)
     jobs.fault(store, job_id, "kill", rank=1)
