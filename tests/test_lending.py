@@ -78,7 +78,7 @@ def test_what_is_lent_before_a_session_opens_is_given_back_when_it_does(
     shared_cluster: Store, begin: Callable[..., str], eventually: Wait
 ) -> None:
     low = begin(PHASES, nodes=4, name="low")
-    eventually(lambda: text(shared_cluster, low).count("waits for open") == 4, BOUND_S)
+    eventually(lambda: text(shared_cluster, low).count("waits for open") >= 4, BOUND_S)
     high = begin(train(), nodes=3, priority=10, name="high")
     eventually(lambda: "outside hp.Session" in reasons(shared_cluster, low), BOUND_S)
     assert view(shared_cluster, high)["state"] == "pending"
@@ -105,7 +105,7 @@ def test_ranks_that_have_ended_give_back_what_is_lent(
 
 def test_a_script_gives_back_what_is_lent(shared_cluster: Store, begin: Callable[..., str], eventually: Wait) -> None:
     low = begin(SCRIPT, nodes=4, name="low")
-    eventually(lambda: text(shared_cluster, low).count("runs") == 4, BOUND_S)
+    eventually(lambda: text(shared_cluster, low).count("runs") >= 4, BOUND_S)
     high = begin(train(), nodes=3, priority=10, name="high")
     eventually(lambda: jobs.job_view(shared_cluster, high)["step"] > 0, BOUND_S, "the urgent job does not begin")
     eventually(lambda: view(shared_cluster, low)["world_size"] == 2, BOUND_S, "the script does not go on")

@@ -62,7 +62,7 @@ def test_a_supervisor_answers_while_it_reads_and_is_not_killed(cluster: Store, e
             return None
         return found if found["pid"] != before else None
 
-    found = eventually(successor, 60.0)
+    found = eventually(successor, 120.0)
     pid, answers = found["pid"], 0
     while found["reading"]:
         found = control.request(cluster, {"op": "status"}, timeout_s=ANSWER_S)

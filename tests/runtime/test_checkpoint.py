@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,27 @@ def session(place: Path, **settings: object) -> hp.Session:
     options = {"global_batch": 4, "micro_batch": 2, "checkpoint": str(place)} | settings
     data = [(torch.ones(4), torch.ones(1))] * 20
     return hp.Session(model, torch.optim.AdamW(model.parameters()), data, **options)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_is_due_while_another_is_written_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, write = threading.Event(), CheckpointWriter.run
+
+    def late(writer: CheckpointWriter) -> None:
+        assert go.wait(50)
+        write(writer)
+
+    monkeypatch.setattr(CheckpointWriter, "run", late)
+    settings = hp.Checkpoint(str(tmp_path / "run"), every_steps=2, at_end=False)
+    with session(tmp_path / "run", checkpoint=settings) as one:
+        for step in one.steps(5):
+            step.run(lambda batch: torch.nn.functional.mse_loss(one.model(batch[0]), batch[1]))
+            if step.number == 5:
+                go.set()
+                (writing,) = [thread for thread in threading.enumerate() if isinstance(thread, CheckpointWriter)]
+                writing.join(50)
+    assert [at for at, _ in Directory(tmp_path / "run").committed()] == [5, 2]
 
 
 def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:

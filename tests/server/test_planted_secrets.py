@@ -149,9 +149,10 @@ async def test_secrets_are_found_in_private_files_only(
             said[piece["member"]] += piece["text"]
         return sum(arrived in text for text in said.values())
 
-    await client.until(lambda: came() == 2, BOUND_S)
+    await client.until(lambda: came() >= 2, BOUND_S)  # or 3: the spare says so, too
     jobs.fault(store, job_id, "kill", rank=1)
-    await client.until(lambda: came() >= 3 and client.views[job_id]["step"] >= 10, BOUND_S)
+    told = lambda name: client.views[job_id][name]  # noqa: E731
+    await client.until(lambda: told("incidents") and came() >= 3 and told("step") >= 10, BOUND_S)
 
     # a deployment whose model has an address with secrets in it
     address = (

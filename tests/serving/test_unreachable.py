@@ -104,7 +104,7 @@ def test_a_replica_elsewhere_stands_still_and_all_it_was_asked_is_answered_by_an
     found = begin(begun, eventually, store, serve)
     far = begun[0].start(launch.REPLICA, "far", FAR)
     eventually(ready(found, 1))
-    body: dict[str, Any] = {"prompt": "long", "max_tokens": 300, "seed": 9}
+    body: dict[str, Any] = {"prompt": "long", "max_tokens": 1000, "seed": 9}
     connection = http.client.HTTPConnection(found.client.host, found.client.port, timeout=2 * TIMEOUT_S)
     identity = {"Authorization": f"Bearer {found.client.token}", "X-Request-Id": "twin"}
     with closing(connection), ThreadPoolExecutor(2) as threads:

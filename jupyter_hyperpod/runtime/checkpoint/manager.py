@@ -55,6 +55,7 @@ class CheckpointManager:
         self._last_error = ""
         self._tidied = False
         self._began_s = self._opened_s = time.monotonic()
+        self._begun_at = self._looked_at = -1  # the steps of the newest checkpoint begun here, and of the newest look
         self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
         self.on_copy: Callable[[], object] = _nothing  # called before the state is copied
         self.no_later_than: int | None = None  # the newest step that may be loaded, None for any
@@ -86,10 +87,11 @@ class CheckpointManager:
         """
         if self._settings is None:
             return
+        due = self._group.rank == 0 and self._due(self._settings)
         if self._writer is not None:
             self._proceed()
         if self._writer is None and self._group.rank == 0:
-            self._proceed(begin=self._due(self._settings))
+            self._proceed(begin=due)
 
     def save(self) -> tuple[int, str] | None:
         """Write the present state and wait for it: step and token, or None where it cannot be written.
@@ -138,7 +140,12 @@ class CheckpointManager:
 
     def _due(self, settings: Checkpoint) -> bool:
         if settings.every_steps is not None:
-            return self._state.applied % settings.every_steps == 0
+            step, every = self._state.applied, settings.every_steps
+            if self._looked_at != step - 1:  # it was not rank 0, or has gone back
+                self._begun_at = step - 1
+            self._looked_at = step
+            # one that was due may have met a new generation, or an earlier one that was still written
+            return step // every > self._begun_at // every
         every_s = settings.every_s if settings.every_s is not None else self._every_s
         return time.monotonic() - self._began_s >= every_s
 
@@ -165,6 +172,7 @@ class CheckpointManager:
     def _begin(self, token: str) -> None:
         assert self._settings is not None and self._directory is not None
         began_s = self._began_s = time.monotonic()
+        self._begun_at = self._state.applied
         if not self._tidied and self._group.shard == 0:
             self._directory.tidy()
             self._tidied = True
