@@ -120,6 +120,17 @@ CARRIED = (
         "a.x *= 0.9",
         "loss * a.x",
     ),
+    late("rate_of_each_group", "n = 1", "global n\nn += 1\nfor g in optimizer.param_groups: g['lr'] = 0.1 / n"),
+    late(
+        "each_weight",
+        "n = 1",
+        "global n\nn += 1\nwith torch.no_grad():\n    for p in model.parameters(): p.mul_(0.99 ** n)",
+    ),
+    Row(
+        "hook_of_the_optimizer",
+        "n = [0]\ndef hook(o, *_):\n    n[0] += 1\n    for g in o.param_groups: g['lr'] = 0.05 / n[0]\n"
+        "optimizer.register_step_pre_hook(hook)",
+    ),
     late(
         "indices_of_a_subset",
         "data = torch.utils.data.Subset(data, list(range(64)))",

@@ -26,8 +26,9 @@ from .analysis.source import NO_LINE, Program
 from .carried import Carried
 from .carried_paths import resolved, short
 from .frames import callers
-from .heap import Heap, names_of
+from .heap import Heap, hooks_of, names_of
 from .late import LateChanges, is_covered
+from .own_files import is_own_class
 from .walk import Noted, Path, Walk
 
 TURNS = 3  # turns of the loop that are watched
@@ -98,6 +99,8 @@ class Comparison:
         self._active = members_join
         self._warn = warn
         self._before: Walk | None = None
+        self._applying: Walk | None = None  # before the optimizer's step
+        self._stepped: set[Path] = set()  # what has changed in such a step
         self._after: Walk | None = None
         self._slow = False
         self._program: Program | None = None
@@ -131,12 +134,30 @@ class Comparison:
             self._before = now
             now.places.clear()
 
+    def applies(self) -> None:
+        """The optimizer is about to step: what the program's own code changes there, the loop changes."""
+        if self._active and self._before is not None and not self._slow and self._has_own_step():
+            self._applying = self.look()
+
+    def applied(self) -> None:
+        """The optimizer has stepped. Raises TrainingError for what can neither be carried nor be left alone."""
+        before, self._applying = self._applying, None
+        if before is not None:
+            now = self.look()
+            changed = {path: noted for path, noted in before.changed(now).items() if not self._is_settings(path)}
+            self._stepped.update(changed)
+            self._judge_each(changed, before, now)
+
+    def _has_own_step(self) -> bool:
+        optimizers = [one for name, one in self._sources.items() if name.startswith("optimizer")]
+        return any(is_own_class(type(one)) or (hasattr(one, "__dict__") and hooks_of(one)) for one in optimizers)
+
     def ends(self) -> None:
         """The step is done. What it has changed of the optimizer and the scheduler belongs to the run, too."""
         if not self._active or self._before is None:
             return
         now = self.look()
-        inside = self._before.changed(now)
+        inside = {path: noted for path, noted in self._before.changed(now).items() if path not in self._stepped}
         for path, noted in inside.items():
             self.late.fills(path, self._before.found.get(path), noted, self._is_settings(path))
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}

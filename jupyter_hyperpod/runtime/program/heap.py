@@ -131,6 +131,7 @@ class Heap:
             walk.aliases.setdefault(id(value), set()).add(str(one.path[0][1][-1]))
             return []
         seen.add(id(value))
+        walk.holders.add(one.path)
         if (content := readings.of_closed(value)) is not None:
             _note(walk, one, content)
             return []
@@ -166,10 +167,14 @@ class Heap:
             _note(walk, one, readings.of_array(value))
             return []
         if isinstance(value, torch.nn.Module):
-            _note(walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), _hooks(value), "late")
+            _note(
+                walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), hooks_of(value), "late"
+            )
             return list(_of_nn_module(one, own))
         if isinstance(value, torch.optim.Optimizer):
-            _note(walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), _hooks(value), "late")
+            _note(
+                walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), hooks_of(value), "late"
+            )
             if not own:
                 _note(walk, one, readings.of_state(value))
             return [s for s in _attributes(one) if s.key not in _OPTIMIZER and not str(s.key).startswith("_")]
@@ -263,7 +268,7 @@ def _of_module(module: types.ModuleType) -> Iterator[Visit]:
         yield from _of_namespace(vars(module))
 
 
-def _hooks(value: Any) -> Hashable:
+def hooks_of(value: Any) -> Hashable:
     """The hooks of the program that a module, its own parameters or an optimizer have."""
     tables = [table for name, table in vars(value).items() if name.endswith("hooks") and isinstance(table, dict)]
     for parameter in getattr(value, "_parameters", {}).values():

@@ -54,6 +54,7 @@ class Walk:
     touching: set[str] = field(default_factory=set)
     aliases: dict[int, set[str]] = field(default_factory=dict)
     cut: bool = False
+    holders: set[Path] = field(default_factory=set)  # of all objects, also of those in which nothing was found
 
     def first(self, value: Any) -> Path | None:
         """The path under which an object was seen first, None for one that was not seen."""
@@ -61,7 +62,7 @@ class Walk:
 
     def changed(self, later: Walk) -> dict[Path, Noted]:
         """What is different in a later walk, as it is there, with attributes that are new there."""
-        held = {path[:length] for path in self.found for length in range(1, len(path))}
+        held = self.holders.union(path[:length] for path in self.found for length in range(1, len(path)))
         return {
             path: noted
             for path, noted in later.found.items()

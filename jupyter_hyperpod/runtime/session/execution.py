@@ -195,7 +195,9 @@ class StepExecution:
         gradients.keep(result)
         rejected, overflow = self._state.judge(reading, plan)
         skipped = rejected or overflow
+        parts.comparison.applies()
         self._state.apply(reading, skipped=bool(skipped))
+        parts.comparison.applied()
         gradients.apply_left(result, bool(rejected))
         self._state.run_done()
         gradients.finished.clear()

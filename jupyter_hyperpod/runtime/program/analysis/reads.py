@@ -57,6 +57,7 @@ class _Index:
         self.loads: dict[str, list[ast.AST]] = {}
         self.calls: dict[str, list[ast.Call]] = {}
         self.arguments: dict[str, list[list[str]]] = {}
+        self.parts: dict[str, set[str]] = {}  # by variable of a loop, the names of that whose items it is
         for tree in trees:
             for node in nodes_of(tree):
                 for inner in ast.iter_child_nodes(node):
@@ -65,6 +66,9 @@ class _Index:
 
     def note(self, node: ast.AST) -> None:
         """Add a node."""
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            for name in stored(node.target):
+                self.parts.setdefault(name, set()).update(_mentioned(node.iter))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             self.loads.setdefault(node.id, []).append(node)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -97,7 +101,7 @@ class Reads:
         self._is_plain = is_plain
         index = _index(tuple(self._trees))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
-        self._arguments = index.arguments
+        self._arguments, self._parts = index.arguments, index.parts
         self._known: dict[str, Flow] = {}
 
     def loads(self, name: str) -> list[ast.AST]:
@@ -131,8 +135,8 @@ class Reads:
         return found
 
     def _flow(self, name: str, seen: set[str]) -> Flow:
-        if name in self._known:
-            return self._known[name]
+        if name in self._known or name == "param_groups":
+            return self._known.get(name, Flow.TRAINING)
         if name in seen:
             return Flow.NOWHERE
         seen.add(name)
@@ -185,7 +189,8 @@ class Reads:
             return None
         if alone and isinstance(call.func, ast.Attribute) and function not in self._arguments:
             base = base_of(call.func)
-            return Flow.NOWHERE if base == name else self._flow(base, seen) if base else Flow.TRAINING
+            found = Flow.NOWHERE if base == name else self._flow(base, seen) if base else Flow.TRAINING
+            return self._of_parts(found, base, seen)
         if function in self._arguments and node in call.args:
             place = call.args.index(node)
             names = [names[place] for names in self._arguments[function] if place < len(names)]
@@ -230,7 +235,13 @@ class Reads:
             for one in chain(target):
                 if one != name:
                     found = max(found, self._flow(one, seen))
+                if not isinstance(target, ast.Name):
+                    found = self._of_parts(found, one, seen)
         return found
+
+    def _of_parts(self, found: Flow, name: str, seen: set[str]) -> Flow:
+        """Where what has a variable of a loop as a part flows, which changes with it, or ``found`` if that is more."""
+        return max([found, *(self._flow(whole, seen) for whole in self._parts.get(name, ()))])
 
     def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
         function = self.function_of(statement)
