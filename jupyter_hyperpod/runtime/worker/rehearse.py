@@ -10,6 +10,7 @@ import locale
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -104,15 +105,22 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _as_before(folder: Path) -> Iterator[None]:
-    """Undo what a cell does to its process: own modules that it imports, the environment, the folder, torch's types."""
+    """Undo what a cell does to its process: own modules that it imports, the environment, the folder, torch's types.
+
+    Its temporary files lie in a folder that is removed.
+    """
     main, modules, environment, here = sys.modules["__main__"], set(sys.modules), dict(os.environ), os.getcwd()
     words = locale.setlocale(locale.LC_ALL)
     kind, flash = torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled()
     hooks = {name: dict(table) for name, table in _hooks_of_all_modules()}
+    temporary = tempfile.tempdir
     sys.path.insert(0, os.fspath(folder))
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix="hyperpod-rehearsal.", ignore_cleanup_errors=True) as own:
+            tempfile.tempdir = own
+            yield
     finally:
+        tempfile.tempdir = temporary
         sys.modules["__main__"] = main
         sys.path.remove(os.fspath(folder))
         os.environ.clear()
