@@ -120,6 +120,19 @@ CARRIED = (
         "a.x *= 0.9",
         "loss * a.x",
     ),
+    late(
+        "rows_of_a_database_as_dictionaries",
+        "import sqlite3\na = sqlite3.connect(':memory:')\n"
+        "a.row_factory = lambda cursor, row: dict(zip([name for name, *_ in cursor.description], row))\nb = 1.0",
+        "global b\nb *= a.execute('select 0.9 as x').fetchone()['x']",
+        "loss * b",
+    ),
+    late(
+        "wrapper_that_forwards_all_names",
+        "class Own:\n    def __init__(self, inner): self.inner, self.n = inner, 0\n"
+        "    def __getattr__(self, name): return getattr(self.__dict__['inner'], name)\na = Own(optimizer)",
+        "a.n += 1\na.param_groups[0]['lr'] = 0.05 / a.n",
+    ),
     late("rate_of_each_group", "n = 1", "global n\nn += 1\nfor g in optimizer.param_groups: g['lr'] = 0.1 / n"),
     late(
         "each_weight",

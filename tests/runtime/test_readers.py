@@ -22,10 +22,14 @@ from torch.utils import data as torch_data
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.runtime.data import transport
+from jupyter_hyperpod.runtime.data.given import WorkerSettings
+from jupyter_hyperpod.runtime.data.indexed import indexed
+from jupyter_hyperpod.runtime.data.readers import Readers
+from jupyter_hyperpod.runtime.data.reading import Reading
 from jupyter_hyperpod.system.processes import start_ticks
 from tests.runtime.conftest import Run, Submit
 
-Patience = Callable[[Callable[[], object], float], None]
+Patience = Callable[..., None]
 MAIN = os.getpid()
 level = 1.0
 
@@ -207,6 +211,24 @@ def test_workers_that_begin_differently_and_read_differently_are_refused() -> No
         losses(torch_data.DataLoader(Scaled(), num_workers=2, worker_init_fn=begin))
     alike = losses(torch_data.DataLoader(Scaled(), num_workers=2, worker_init_fn=lambda number: begin(0)))
     assert alike == losses(torch_data.DataLoader(Scaled(), num_workers=1, worker_init_fn=begin))
+
+
+def test_what_two_workers_have_read_before_it_is_due_is_read_once_more() -> None:
+    """The members change in the first step, and once more: its step waited for ever."""
+    first, second = Reading(0, 0, (0, 1), 1), Reading(0, 1, (2, 3), 2)
+    readers = Readers(indexed(Augmented()), WorkerSettings(2, 2, lambda number: numpy.random.seed(number)))
+
+    def collect() -> None:
+        while any(reader.sent for reader in readers._readers):
+            readers._collect(None)
+
+    readers.expect([first, second])
+    readers._due = [second]
+    collect()
+    readers.expect([first, second])
+    collect()
+    assert first in readers._ready
+    readers.close()
 
 
 def dropped() -> int:

@@ -132,7 +132,7 @@ class Readers:
         self._seen.append(transport.fingerprint(value))
         if len(set(self._seen)) > 1:
             raise TrainingError(UNLIKE.format(place=reading.place))
-        return len(self._seen) < 2
+        return any(reading in reader.sent for reader in self._readers)
 
     def _collect(self, timeout_s: float | None, wanted: Reading | None = None) -> None:
         """Receive what has arrived; wait for something where there is no timeout."""
@@ -142,7 +142,8 @@ class Readers:
             try:
                 while reader.has_answer():
                     reading, kind, value = reader.answer()
-                    if reading in due and (kind == transport.ERROR or not self._is_half(reading, value)):
+                    half = kind != transport.ERROR and self._is_half(reading, value)
+                    if reading in due and not half:
                         self._ready[reading] = Failed(value) if kind == transport.ERROR else value
             except EOFError:
                 self._replace(reader)

@@ -87,7 +87,9 @@ def of_closed(value: Any) -> Hashable | None:
 def _of_database(database: sqlite3.Connection) -> Hashable:
     """How many rows this process has changed in a database that lies in its memory."""
     with suppress(sqlite3.Error):  # a closed one, or that of another thread
-        files = [row[2] for row in database.execute("pragma database_list")]
+        cursor = database.cursor()
+        cursor.row_factory = None  # the program's own may give dictionaries
+        files = [row[2] for row in cursor.execute("pragma database_list")]
         return "database", 0 if any(files) else database.total_changes
     return "database", None
 

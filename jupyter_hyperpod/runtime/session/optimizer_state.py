@@ -69,7 +69,9 @@ def _inherits_state(value: Any) -> bool:
     kind = type(value)
     if not is_own_class(kind):
         return False
-    giver = next(base for base in kind.__mro__ if "state_dict" in vars(base))
+    giver = next((base for base in kind.__mro__ if "state_dict" in vars(base)), None)
+    if giver is None:  # it forwards all names to another object, by __getattr__
+        return True
     return not is_own_class(giver) and giver.__module__.partition(".")[0] != "torch"
 
 

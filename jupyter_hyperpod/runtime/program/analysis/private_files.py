@@ -6,24 +6,22 @@ Each process has a temporary folder of its own, so a member that joins later lac
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from .cell_analysis import LOOPS
 from .chance import Place
-from .reads import OUTPUT, Flow, last_name, stored
+from .reads import OUTPUT, Flow, last_name
 from .syntax import nodes_of
+from .temporary_paths import MAKERS, Paths, meet
 
-MAKERS = frozenset("NamedTemporaryFile TemporaryDirectory getpid mkdtemp mkstemp mktemp".split())
-PATHS = frozenset(
-    "Path PurePath abspath expanduser fspath join joinpath realpath resolve str with_name with_suffix".split()
-)
-WRITERS = frozenset(
-    "copy copy2 copyfile dump move rename replace save save_checkpoint save_file save_model save_pretrained savetxt "
-    "savez savez_compressed to_csv to_json to_parquet to_pickle touch write_bytes write_text".split()
+COPIES = frozenset("copy copy2 copyfile move rename replace".split())  # from their first argument to their second
+WRITERS = COPIES | frozenset(
+    "dump save save_checkpoint save_file save_model save_pretrained savetxt savez savez_compressed to_csv to_json "
+    "to_parquet to_pickle touch write_bytes write_text".split()
 )
 ASKS = frozenset("exists getmtime getsize glob is_dir is_file isdir isfile iterdir listdir rglob scandir stat".split())
 LOADERS = frozenset("from_pretrained fromfile genfromtxt open_dataset safe_open".split())  # and load..., read_...
-TIDIES = OUTPUT | frozenset("makedirs mkdir remove rmdir rmtree unlink".split())
+TIDIES = OUTPUT | frozenset("makedirs mkdir remove reverse rmdir rmtree sort unlink".split())
 FROM_LIBRARIES = frozenset("__call__ forward".split())  # methods that no code of the program calls by name
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FlowOf = Callable[[ast.AST, str], Flow]
@@ -34,43 +32,58 @@ def read_back(tree: ast.Module, flow_of: FlowOf) -> Iterator[Place]:
 
     ``flow_of(node, name)``: where the value of an expression flows.
     """
-    outer = [node for node in nodes_of(tree) if isinstance(node, LOOPS) and _trains(node)]
-    if not outer:
+    if not any(last_name(call.func) in MAKERS for call in _calls(nodes_of(tree))):
         return
+    outer = [node for node in nodes_of(tree) if isinstance(node, LOOPS) and _trains(node)]
     inside = _with_called(tree, outer)
     ids = {id(node) for node in inside}
-    names = _private(tree, ids)
-    writes = [(call, name) for call in _calls(inside) if _writes(call) and (name := _path_in(call, names))]
+    paths = Paths(tree, ids)
+    writes = [(call, paths.named(_written(call))) for call in _calls(inside)]
+    writes = [(call, found) for call, found in writes if found]
     if not writes:
         return
-    called = {id(node) for node in _with_called(tree, [*outer, *_after(tree, outer)])}
+    called = ids.union(id(node) for node in _with_called(tree, [*outer, *_after(tree, outer)]))
     parents = {id(child): node for node in nodes_of(tree) for child in ast.iter_child_nodes(node)}
     for call in _calls(nodes_of(tree)):
-        if id(call) in called | ids and _path_in(call, names) and _matters(call, flow_of, parents):
-            yield writes[0][1], writes[0][0].lineno
-            return
+        if id(call) in called and (read := paths.named(_given(call))) and _matters(call, tree, flow_of, parents):
+            for write, found in writes:
+                if names := [name for name, place in found.items() if meet(place, read.values())]:
+                    yield names[0], write.lineno
+                    return
 
 
-def _matters(call: ast.Call, flow_of: FlowOf, parents: dict[int, ast.AST]) -> bool:
+def _matters(call: ast.Call, tree: ast.Module, flow_of: FlowOf, parents: Mapping[int, ast.AST]) -> bool:
     """Whether a call reads files, and what it gives flows into the training, or, if it loads them, into a result."""
     name = last_name(call.func)
     loads = name in LOADERS or name.startswith(("load", "read_"))
-    if not loads and name not in ASKS and not (name == "open" and not _writes(call)):
+    if not loads and name not in ASKS and not (name == "open" and not _written(call)):
         return False
-    node: ast.AST | None = call
-    while node is not None and not isinstance(node, ast.stmt):
-        node = parents.get(id(node))
-    if isinstance(node, (ast.If, ast.For)) and all(map(_tidies, (*node.body, *node.orelse))):
+    if _tidies(_statement(call, parents), tree, parents, set()):
         return False
     return flow_of(call, "") >= (Flow.PRINTED if loads and not name.startswith("read_") else Flow.TRAINING)
 
 
-def _tidies(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(call := statement.value, ast.Call)
-        and last_name(call.func) in TIDIES
-    )
+def _statement(node: ast.AST, parents: Mapping[int, ast.AST]) -> ast.AST | None:
+    found: ast.AST | None = node
+    while found is not None and not isinstance(found, ast.stmt):
+        found = parents.get(id(found))
+    return found
+
+
+def _tidies(node: ast.AST | None, tree: ast.Module, parents: Mapping[int, ast.AST], seen: set[str]) -> bool:
+    """Whether a statement only removes files, makes folders or shows something, or names what such statements take."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call) and last_name(node.value.func) in TIDIES
+    if isinstance(node, (ast.If, ast.For, ast.While)):
+        return all(_tidies(one, tree, parents, seen) for one in (*node.body, *node.orelse))
+    if not isinstance(node, ast.Assign) or not all(isinstance(target, ast.Name) for target in node.targets):
+        return False
+    for name in {last_name(target) for target in node.targets} - seen:
+        seen.add(name)
+        loads = (n for n in nodes_of(tree) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+        if not all(_tidies(_statement(load, parents), tree, parents, seen) for load in loads):
+            return False
+    return True
 
 
 def _trains(loop: ast.AST) -> bool:
@@ -108,90 +121,27 @@ def _after(tree: ast.Module, loops: Collection[ast.AST]) -> Iterator[ast.AST]:
                 yield from (n for n in ast.walk(scope) if isinstance(n, ast.stmt) and n.lineno > line)
 
 
-def _private(tree: ast.Module, inside: Collection[int]) -> set[str]:
-    """Names of temporary paths, those left out that each turn of the loop makes anew."""
-    names: set[str] = set()
-    pairs = list(_bound(tree))
-    for _ in pairs:
-        before = len(names)
-        for targets, value in pairs:
-            makes = any(isinstance(n, ast.Call) and last_name(n.func) in MAKERS for n in ast.walk(value))
-            if (makes and id(value) not in inside and _is_path(value, names)) or _is_path(value, names, False):
-                names.update(name for target in targets for name in stored(target))
-        if len(names) == before:
-            break
-    return names - {"self"}
-
-
-def _bound(tree: ast.Module) -> Iterator[tuple[Sequence[ast.AST], ast.AST]]:
-    """Targets and values of assignments, `with` statements, and calls of the file's functions."""
-    functions = {node.name: node for node in nodes_of(tree) if isinstance(node, _FUNCTIONS)}
-    classes = {n.name: f for n in nodes_of(tree) if isinstance(n, ast.ClassDef) for f in n.body if _is_constructor(f)}
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Assign):
-            yield [*node.targets], node.value
-        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            yield [node.target], node.value
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            for item in node.items:
-                if item.optional_vars is not None:
-                    yield [item.optional_vars], item.context_expr
-        elif isinstance(node, ast.Call):
-            function = functions.get(last_name(node.func)) or classes.get(last_name(node.func))
-            if isinstance(function, _FUNCTIONS):
-                given = [one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg != "self"]
-                for name, value in [
-                    *zip(given, node.args, strict=False),
-                    *((k.arg or "", k.value) for k in node.keywords),
-                ]:
-                    yield [ast.Name(name, ast.Store())], value
-
-
-def _is_constructor(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
-
-
-def _is_path(node: ast.AST, names: Collection[str], makes: bool = True) -> bool:
-    """Whether an expression is a path, or a part of one, below one of these or, if it ``makes`` one, a new one."""
-    if isinstance(node, ast.Name):
-        return node.id in names
-    if isinstance(node, ast.Attribute):
-        return node.attr in names or _is_path(node.value, names, makes)
-    if isinstance(node, (ast.Subscript, ast.FormattedValue)):
-        return _is_path(node.value, names, makes)
-    inner: list[ast.expr] = []
-    if isinstance(node, ast.BinOp):
-        inner = [node.left, node.right]
-    elif isinstance(node, ast.JoinedStr):
-        inner = node.values
-    elif isinstance(node, ast.IfExp):
-        inner = [node.body, node.orelse]
-    elif isinstance(node, ast.Call) and (name := last_name(node.func)) in MAKERS | PATHS:
-        if name in MAKERS:
-            return makes
-        inner = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
-    return any(_is_path(one, names, makes) for one in inner)
-
-
 def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     return (node for node in nodes if isinstance(node, ast.Call))
 
 
-def _path_in(call: ast.Call, names: Collection[str]) -> str:
-    """The name of a temporary path that a call is given, or whose method it is; "" for none."""
-    given = [*call.args, *(k.value for k in call.keywords)]
-    given += [call.func.value] if isinstance(call.func, ast.Attribute) else []
-    for one in given:
-        if _is_path(one, names, False):
-            nodes = (n for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute)))
-            return next((last_name(n) for n in nodes if last_name(n) in names), "")
-    return ""
+def _given(call: ast.Call) -> list[ast.expr]:
+    """What a call is given, and whose method it is."""
+    holder = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [*call.args, *(k.value for k in call.keywords), *holder]
 
 
-def _writes(call: ast.Call) -> bool:
+def _written(call: ast.Call) -> list[ast.expr]:
+    """Those of the expressions in a call that may be paths to which it writes."""
     name = last_name(call.func)
-    if name != "open":
-        return name in WRITERS
-    modes = [*call.args[0 if isinstance(call.func, ast.Attribute) else 1 :], *(k.value for k in call.keywords)]
-    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
-    return any(set("awx+") & set(text) for text in texts[:1])
+    method = isinstance(call.func, ast.Attribute)
+    if name == "open":
+        modes = [*call.args[0 if method else 1 :], *(k.value for k in call.keywords)]
+        texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
+        return _given(call) if any(set("awx+") & set(text) for text in texts[:1]) else []
+    if name not in WRITERS:
+        return []
+    if name in COPIES and len(call.args) > 1:
+        of_text = isinstance(call.func, ast.Attribute) and last_name(call.func.value) not in ("os", "shutil")
+        return [] if of_text else call.args[1:]  # text.replace("a", "b")
+    return _given(call)
