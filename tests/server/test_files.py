@@ -357,7 +357,7 @@ def readers(store: Store) -> list[str]:
 async def test_a_mount_that_hangs_is_told_and_the_others_go_on(
     api: Api, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "ASK_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(files, "ASK_TIMEOUT_S", 3.0)
     spec = volumes.rclone(tmp_path)
     table.add(store, spec)
     try:
