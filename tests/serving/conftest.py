@@ -33,8 +33,8 @@ CONFIG = DecoderConfig(
     rope_theta=10_000.0,
 )
 # sleeps for inputs["s"] seconds or until there is a file inputs["until"], so that a test decides how long a request
-# takes, and says who answered. What
-# computes keeps the interpreter lock for that time. A file `.begin` beside the model is run before it is loaded.
+# takes, and says who answered. What computes keeps the interpreter lock for that time. A file `.begin` beside the model
+# is run before it is loaded.
 HANDLER = """
 import itertools
 import os
