@@ -10,7 +10,7 @@ import hashlib
 import io
 import itertools
 import os
-import sqlite3
+import sys
 import types
 import weakref
 import zlib
@@ -75,8 +75,8 @@ def of_closed(value: Any) -> Hashable | None:
         return "moment", repr(value)
     if isinstance(value, ContextVar):
         return "context", nested(value.get(None), 3)
-    if isinstance(value, sqlite3.Connection):
-        return _of_database(value)
+    if (sqlite3 := sys.modules.get("sqlite3")) is not None and isinstance(value, sqlite3.Connection):
+        return _of_database(value, sqlite3.Error)
     if (buffer := _buffer_of(value)) is not None:
         return type(value).__name__, len(buffer), zlib.crc32(buffer[:READ_WHOLE]), zlib.crc32(buffer[-READ_WHOLE:])
     if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
@@ -84,9 +84,9 @@ def of_closed(value: Any) -> Hashable | None:
     return None
 
 
-def _of_database(database: sqlite3.Connection) -> Hashable:
-    """How many rows this process has changed in a database that lies in its memory."""
-    with suppress(sqlite3.Error):  # a closed one, or that of another thread
+def _of_database(database: Any, error: type[Exception]) -> Hashable:
+    """How many rows this process has changed in a database of sqlite3 that lies in its memory."""
+    with suppress(error):  # a closed one, or that of another thread
         cursor = database.cursor()
         cursor.row_factory = None  # the program's own may give dictionaries
         files = [row[2] for row in cursor.execute("pragma database_list")]
