@@ -167,14 +167,10 @@ class Heap:
             _note(walk, one, readings.of_array(value))
             return []
         if isinstance(value, torch.nn.Module):
-            _note(
-                walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), hooks_of(value), "late"
-            )
+            _note_hooks(walk, one)
             return list(_of_nn_module(one, own))
         if isinstance(value, torch.optim.Optimizer):
-            _note(
-                walk, Visit(None, (*one.path, ("attr", "hooks")), id(value), "hooks", "hooks"), hooks_of(value), "late"
-            )
+            _note_hooks(walk, one)
             if not own:
                 _note(walk, one, readings.of_state(value))
             return [s for s in _attributes(one) if s.key not in _OPTIMIZER and not str(s.key).startswith("_")]
@@ -224,6 +220,11 @@ class Heap:
 def _note(walk: Walk, one: Visit, content: Hashable, kind: str = "value", whole: int | None = None) -> None:
     shown = id(one.value) if whole is None else whole
     walk.found[one.path] = Noted(content, kind, one.holder, one.key, shown, one.name, one.inside)
+
+
+def _note_hooks(walk: Walk, one: Visit) -> None:
+    place = Visit(None, (*one.path, ("attr", "hooks")), id(one.value), "hooks", "hooks")
+    _note(walk, place, hooks_of(one.value), "late")
 
 
 def _step(one: Visit, value: Any, kind: str, key: Any, name: str, holder: int | None = None) -> Visit:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .syntax import loads, nodes_of, parsed
+from .syntax import FUNCTIONS, last_name, loads, nodes_of, parsed, requests_steps
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -76,7 +76,7 @@ def carrying(source: str, line: int, since: int | None = None, born: int = 0) ->
         return Carrying()
     scope: ast.AST = tree
     for node in nodes_of(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node, line):
+        if isinstance(node, FUNCTIONS) and _holds(node, line):
             scope = node
     around = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
     loops = [node for node in around if not _holds(node, born)]
@@ -104,7 +104,7 @@ class _Reader:
         self._functions: dict[str, list[Function]] = {}
         self._defined = {n.name for n in nodes_of(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         for node in nodes_of(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(node, FUNCTIONS):
                 self._functions.setdefault(node.name, []).append(node)
 
     def read(self, loops: Sequence[ast.stmt], line: int, since: int | None, outside: set[str]) -> Carrying:
@@ -149,7 +149,7 @@ class _Reader:
             if isinstance(node, ast.Call) and (called := self._called(node.func)):
                 changed.setdefault(called, node.lineno)
             if isinstance(node, ast.Call) and depth:
-                for function in self._functions.get(_last_name(node.func), ()):
+                for function in self._functions.get(last_name(node.func), ()):
                     for name in self._changed_arguments(node, function, depth):
                         changed.setdefault(name, node.lineno)
                     module = self._changed_outside(function, depth) | module
@@ -226,7 +226,7 @@ def _clocks(tree: ast.Module) -> frozenset[str]:
     for _ in range(len(assignments)):
         before = len(found)
         for value, names in assignments:
-            calls = {_last_name(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
+            calls = {last_name(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
             if calls & MEASURES or loads(value) & found:
                 found.update(names)
         if len(found) == before:
@@ -237,7 +237,7 @@ def _clocks(tree: ast.Module) -> frozenset[str]:
 def _reads_gradient(node: ast.AST) -> bool:
     """Whether a node reads ``parameter.grad``."""
     loaded = isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Load)
-    return loaded and _last_name(node.value) not in ("autograd", "func")  # type: ignore[attr-defined]
+    return loaded and last_name(node.value) not in ("autograd", "func")  # type: ignore[attr-defined]
 
 
 def _positions(loop: ast.stmt, line: int) -> dict[str, int]:
@@ -247,20 +247,16 @@ def _positions(loop: ast.stmt, line: int) -> dict[str, int]:
     for head in heads:
         if not isinstance(head.iter, ast.Call) or not isinstance(head.target, (ast.Tuple, ast.List)):
             continue
-        name, targets = _last_name(head.iter.func), head.target.elts
+        name, targets = last_name(head.iter.func), head.target.elts
         if name == "enumerate":
             beside = targets[:1]
         elif name == "zip":
-            beside = [t for t, given in zip(targets, head.iter.args, strict=False) if not _requests_steps(given)]
+            beside = [t for t, given in zip(targets, head.iter.args, strict=False) if not requests_steps(given)]
         else:
             continue
         read = {name for statement in head.body for name in loads(statement)}
         found |= {name: head.lineno for target in beside for name in _bound(ast.walk(target)) if name in read}
     return found
-
-
-def _requests_steps(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Call) and _last_name(inner.func) == "steps" for inner in ast.walk(node))
 
 
 def _within(loop: ast.stmt) -> list[ast.AST]:
@@ -295,12 +291,6 @@ def _base(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _last_name(function: ast.AST) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
 def changed_in_place(node: ast.AST) -> Iterator[str]:
     """The names whose objects a node changes."""
     if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -308,7 +298,7 @@ def changed_in_place(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         yield node.target.id
     elif isinstance(node, ast.Call):
-        name = _last_name(node.func)
+        name = last_name(node.func)
         if isinstance(node.func, ast.Attribute) and name not in READERS:
             yield _base(node.func)
         if name in CHANGERS or name.endswith("_"):
@@ -335,9 +325,9 @@ def _changed_attributes(node: ast.AST) -> Iterator[str]:
         yield from _attributes_of(node.value)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr not in READERS:
         yield from _attributes_of(node.func.value)
-    elif isinstance(node, ast.Call) and (_last_name(node.func) in CHANGERS or _last_name(node.func).endswith("_")):
+    elif isinstance(node, ast.Call) and (last_name(node.func) in CHANGERS or last_name(node.func).endswith("_")):
         yield from (name for argument in node.args for name in _attributes_of(argument))
-        if _last_name(node.func) == "setattr" and not all(isinstance(n, ast.Constant) for n in node.args[1:2]):
+        if last_name(node.func) == "setattr" and not all(isinstance(n, ast.Constant) for n in node.args[1:2]):
             yield "__dict__"
 
 

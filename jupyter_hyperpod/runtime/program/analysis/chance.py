@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .reads import base_of, last_name, stored
-from .syntax import nodes_of
+from .reads import base_of, stored
+from .syntax import FUNCTIONS, last_name, nodes_of, opens_to_write, requests_steps
 
 Place = tuple[str, int]  # a name and its line
 UNSEEDED = frozenset(  # functions whose results no seed decides
@@ -29,7 +29,6 @@ UNORDERED = frozenset("all any frozenset len max min set sorted sum".split())  #
 KEYED = frozenset("add append get pop setdefault".split())
 _READERS = ("read_text", "read_bytes")
 _WRITERS = ("write_text", "write_bytes")
-_WRITES = frozenset("awx+")
 
 
 def unseeded(tree: ast.AST) -> Iterator[Place]:
@@ -156,7 +155,7 @@ def kept(tree: ast.AST, name: str, trained: Callable[[str], bool]) -> int:
     if not any(_looks_up(node, name) for node in nodes_of(tree)):
         return 0
     for function in nodes_of(tree):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(function, FUNCTIONS):
             changing = _changing(function, trained)
             for node in ast.walk(function):
                 if (value := _stores(node, name)) is not None and changing(value):
@@ -227,10 +226,7 @@ def _file_of(call: ast.Call) -> str:
 
 
 def _is_write(call: ast.Call) -> bool:
-    name = last_name(call.func)
-    modes = [*call.args[0 if isinstance(call.func, ast.Attribute) else 1 :], *(k.value for k in call.keywords)]
-    texts = [m.value for m in modes if isinstance(m, ast.Constant) and isinstance(m.value, str)]
-    return name in _WRITERS or (name == "open" and any(_WRITES & set(text) for text in texts[:1]))
+    return last_name(call.func) in _WRITERS or opens_to_write(call)
 
 
 def _adds_hook(call: ast.Call) -> bool:
@@ -241,7 +237,7 @@ def _training_loops(tree: ast.AST) -> Iterator[ast.AST]:
     for node in nodes_of(tree):
         if isinstance(node, LOOPS):
             head = node.test if isinstance(node, ast.While) else node.iter
-            if any(isinstance(n, ast.Call) and last_name(n.func) == "steps" for n in ast.walk(head)):
+            if requests_steps(head):
                 yield node
 
 

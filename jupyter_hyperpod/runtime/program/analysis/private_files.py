@@ -6,12 +6,12 @@ Each process has a temporary folder of its own, so a member that joins later lac
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from .cell_analysis import LOOPS
 from .chance import Place
-from .reads import OUTPUT, Flow, last_name
-from .syntax import nodes_of
+from .reads import OUTPUT, Flow, Reads
+from .syntax import FUNCTIONS, last_name, nodes_of, opens_to_write, requests_steps
 from .temporary_paths import MAKERS, Paths, meet
 
 COPIES = frozenset("copy copy2 copyfile move rename replace".split())  # from their first argument to their second
@@ -23,18 +23,13 @@ ASKS = frozenset("exists getmtime getsize glob is_dir is_file isdir isfile iterd
 LOADERS = frozenset("from_pretrained fromfile genfromtxt open_dataset safe_open".split())  # and load..., read_...
 TIDIES = OUTPUT | frozenset("makedirs mkdir remove reverse rmdir rmtree sort unlink".split())
 FROM_LIBRARIES = frozenset("__call__ forward".split())  # methods that no code of the program calls by name
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-FlowOf = Callable[[ast.AST, str], Flow]
 
 
-def read_back(tree: ast.Module, flow_of: FlowOf) -> Iterator[Place]:
-    """Variables of temporary files or folders to which the training loop writes, and which it or code after it reads.
-
-    ``flow_of(node, name)``: where the value of an expression flows.
-    """
+def read_back(tree: ast.AST, reads: Reads) -> Iterator[Place]:
+    """Variables of temporary files or folders to which the training loop writes, and which it or later code reads."""
     if not any(last_name(call.func) in MAKERS for call in _calls(nodes_of(tree))):
         return
-    outer = [node for node in nodes_of(tree) if isinstance(node, LOOPS) and _trains(node)]
+    outer = [node for node in nodes_of(tree) if isinstance(node, LOOPS) and requests_steps(node)]
     inside = _with_called(tree, outer)
     ids = {id(node) for node in inside}
     paths = Paths(tree, ids)
@@ -43,62 +38,50 @@ def read_back(tree: ast.Module, flow_of: FlowOf) -> Iterator[Place]:
     if not writes:
         return
     called = ids.union(id(node) for node in _with_called(tree, [*outer, *_after(tree, outer)]))
-    parents = {id(child): node for node in nodes_of(tree) for child in ast.iter_child_nodes(node)}
     for call in _calls(nodes_of(tree)):
-        if id(call) in called and (read := paths.named(_given(call))) and _matters(call, tree, flow_of, parents):
+        if id(call) in called and (read := paths.named(_given(call))) and _matters(call, tree, reads):
             for write, found in writes:
                 if names := [name for name, place in found.items() if meet(place, read.values())]:
                     yield names[0], write.lineno
                     return
 
 
-def _matters(call: ast.Call, tree: ast.Module, flow_of: FlowOf, parents: Mapping[int, ast.AST]) -> bool:
+def _matters(call: ast.Call, tree: ast.AST, reads: Reads) -> bool:
     """Whether a call reads files, and what it gives flows into the training, or, if it loads them, into a result."""
     name = last_name(call.func)
     loads = name in LOADERS or name.startswith(("load", "read_"))
     if not loads and name not in ASKS and not (name == "open" and not _written(call)):
         return False
-    if _tidies(_statement(call, parents), tree, parents, set()):
+    if _tidies(reads.statement_of(call), tree, reads, set()):
         return False
-    return flow_of(call, "") >= (Flow.PRINTED if loads and not name.startswith("read_") else Flow.TRAINING)
+    return reads.flow_of(call, "") >= (Flow.PRINTED if loads and not name.startswith("read_") else Flow.TRAINING)
 
 
-def _statement(node: ast.AST, parents: Mapping[int, ast.AST]) -> ast.AST | None:
-    found: ast.AST | None = node
-    while found is not None and not isinstance(found, ast.stmt):
-        found = parents.get(id(found))
-    return found
-
-
-def _tidies(node: ast.AST | None, tree: ast.Module, parents: Mapping[int, ast.AST], seen: set[str]) -> bool:
+def _tidies(node: ast.AST | None, tree: ast.AST, reads: Reads, seen: set[str]) -> bool:
     """Whether a statement only removes files, makes folders or shows something, or names what such statements take."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Call) and last_name(node.value.func) in TIDIES
     if isinstance(node, (ast.If, ast.For, ast.While)):
-        return all(_tidies(one, tree, parents, seen) for one in (*node.body, *node.orelse))
+        return all(_tidies(one, tree, reads, seen) for one in (*node.body, *node.orelse))
     if not isinstance(node, ast.Assign) or not all(isinstance(target, ast.Name) for target in node.targets):
         return False
     for name in {last_name(target) for target in node.targets} - seen:
         seen.add(name)
         loads = (n for n in nodes_of(tree) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
-        if not all(_tidies(_statement(load, parents), tree, parents, seen) for load in loads):
+        if not all(_tidies(reads.statement_of(load), tree, reads, seen) for load in loads):
             return False
     return True
 
 
-def _trains(loop: ast.AST) -> bool:
-    return any(isinstance(n, ast.Call) and last_name(n.func) == "steps" for n in ast.walk(loop))
-
-
-def _with_called(tree: ast.Module, roots: Iterable[ast.AST]) -> list[ast.AST]:
+def _with_called(tree: ast.AST, roots: Iterable[ast.AST]) -> list[ast.AST]:
     """The nodes of these, and of the functions that they mention or that only others than the program call."""
     functions: dict[str, list[ast.AST]] = {}
     for node in nodes_of(tree):
-        if isinstance(node, _FUNCTIONS):
+        if isinstance(node, FUNCTIONS):
             functions.setdefault(node.name, []).append(node)
     called = {last_name(node.func) for node in nodes_of(tree) if isinstance(node, ast.Call)}
     uncalled = [n for n in functions if n not in called and (not n.startswith("__") or n in FROM_LIBRARIES)]
-    waiting = [*roots, *(function for name in uncalled for function in functions[name] if not _trains(function))]
+    waiting = [*roots, *(function for name in uncalled for function in functions[name] if not requests_steps(function))]
     found: dict[int, ast.AST] = {}
     while waiting:
         root = waiting.pop()
@@ -107,14 +90,16 @@ def _with_called(tree: ast.Module, roots: Iterable[ast.AST]) -> list[ast.AST]:
         for node in ast.walk(root):
             found[id(node)] = node
             if isinstance(node, (ast.Name, ast.Attribute)):
-                waiting += [f for f in functions.get(last_name(node), ()) if id(f) not in found and not _trains(f)]
+                waiting += [
+                    f for f in functions.get(last_name(node), ()) if id(f) not in found and not requests_steps(f)
+                ]
     return list(found.values())
 
 
-def _after(tree: ast.Module, loops: Collection[ast.AST]) -> Iterator[ast.AST]:
+def _after(tree: ast.AST, loops: Collection[ast.AST]) -> Iterator[ast.AST]:
     """The statements that follow training loops in their functions, or in those that call these."""
     for scope in nodes_of(tree):
-        if isinstance(scope, (ast.Module, *_FUNCTIONS)):
+        if isinstance(scope, (ast.Module, *FUNCTIONS)):
             own = [loop for loop in loops if any(node is loop for node in ast.walk(scope))]
             line = min((getattr(loop, "end_lineno", 0) or 0 for loop in own), default=None)
             if line is not None:
@@ -134,11 +119,8 @@ def _given(call: ast.Call) -> list[ast.expr]:
 def _written(call: ast.Call) -> list[ast.expr]:
     """Those of the expressions in a call that may be paths to which it writes."""
     name = last_name(call.func)
-    method = isinstance(call.func, ast.Attribute)
-    if name == "open":
-        modes = [*call.args[0 if method else 1 :], *(k.value for k in call.keywords)]
-        texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
-        return _given(call) if any(set("awx+") & set(text) for text in texts[:1]) else []
+    if opens_to_write(call):
+        return _given(call)
     if name not in WRITERS:
         return []
     if name in COPIES and len(call.args) > 1:

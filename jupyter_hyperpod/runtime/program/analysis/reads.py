@@ -20,7 +20,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .syntax import KEPT_TREES, nodes_of
+from .syntax import FUNCTIONS, KEPT_TREES, last_name, nodes_of
 
 # Functions and methods that show or record their arguments.
 OUTPUT = frozenset(
@@ -83,7 +83,7 @@ class _Index:
         elif isinstance(node, ast.MatchClass):
             for attribute in node.kwd_attrs:
                 self.loads.setdefault(attribute, []).append(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        elif isinstance(node, FUNCTIONS):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
             self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
 
@@ -102,7 +102,7 @@ class Reads:
         index = _index(tuple(self._trees))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
         self._arguments, self._parts = index.arguments, index.parts
-        self._known: dict[str, Flow] = {}
+        self._known = {"param_groups": Flow.TRAINING}
 
     def loads(self, name: str) -> list[ast.AST]:
         """Where a name or an attribute of this name is read."""
@@ -135,8 +135,8 @@ class Reads:
         return found
 
     def _flow(self, name: str, seen: set[str]) -> Flow:
-        if name in self._known or name == "param_groups":
-            return self._known.get(name, Flow.TRAINING)
+        if name in self._known:
+            return self._known[name]
         if name in seen:
             return Flow.NOWHERE
         seen.add(name)
@@ -285,10 +285,17 @@ class Reads:
             node = self._parents.get(node)
         return Flow.PRINTED
 
+    def statement_of(self, node: ast.AST) -> ast.stmt | None:
+        """The statement of which a node is a part."""
+        found: ast.AST | None = node
+        while found is not None and not isinstance(found, ast.stmt):
+            found = self._parents.get(found)
+        return found
+
     def function_of(self, node: ast.AST) -> ast.AST | None:
         """The function of whose body a node is a part; None at the top level of its file."""
         parent: ast.AST | None = node
-        while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        while parent is not None and not isinstance(parent, FUNCTIONS):
             parent = self._parents.get(parent)
         return parent
 
@@ -351,13 +358,6 @@ def chain(target: ast.AST) -> Iterator[str]:
         target = target.value
     if isinstance(target, ast.Name) and target.id not in ("self", "cls"):
         yield target.id
-
-
-def last_name(function: ast.AST) -> str:
-    """The name of what is called."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def base_of(node: ast.AST) -> str:

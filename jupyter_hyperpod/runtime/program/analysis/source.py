@@ -19,8 +19,8 @@ from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
 from . import chance, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
-from .reads import Flow, Reads, base_of, last_name, stored
-from .syntax import nodes_of, parsed
+from .reads import Flow, Reads, base_of, stored
+from .syntax import FUNCTIONS, last_name, nodes_of, parsed
 
 NO_LINE = "the loop"
 # What clocks showed in the beginning: no reading is smaller. Where a machine has just been started, many numbers are.
@@ -157,12 +157,12 @@ class Program:
     @cached_property
     def refused(self) -> str:
         """A sentence about what a member that joins later could not repeat, by the source alone; "" for nothing."""
-        rules: tuple[tuple[Callable[[Any], Iterator[chance.Place]], str], ...] = (
+        rules: tuple[tuple[Callable[[ast.AST], Iterator[chance.Place]], str], ...] = (
             (lambda tree: chance.seeded_by_chance(tree, self._clocks), CHANCE),
             (chance.hooks_added, HOOK),
             (chance.files_read_back, FILE),
             (chance.switched, SWITCH),
-            (lambda tree: private_files.read_back(tree, self.reads.flow_of), PRIVATE),
+            (lambda tree: private_files.read_back(tree, self.reads), PRIVATE),
         )
         for rule, sentence in rules:
             for name, file, line in self._all(rule):
@@ -240,7 +240,7 @@ class Program:
     def _is_near(self, node: ast.AST, file: str) -> bool:
         """Whether a scope runs now."""
         first = min((d.lineno for d in getattr(node, "decorator_list", ())), default=getattr(node, "lineno", 0))
-        return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (file, first) in self._scopes
+        return isinstance(node, FUNCTIONS) and (file, first) in self._scopes
 
     def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
         """How well a line explains a change of the name, how far away its scope is, the file, and the line."""

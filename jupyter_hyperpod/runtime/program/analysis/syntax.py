@@ -6,6 +6,8 @@ import ast
 from functools import lru_cache
 
 KEPT_TREES = 32  # a session reads its files several times in the first steps
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+WRITES = frozenset("awx+")  # in the mode of a file that is opened
 
 
 class _Plainer(ast.NodeTransformer):
@@ -54,6 +56,25 @@ def parsed(source: str) -> ast.Module:
 def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
     """All nodes of a tree, as `ast.walk` gives them: that takes as long as parsing, and many rules need them."""
     return tuple(ast.walk(tree))
+
+
+def last_name(function: ast.AST) -> str:
+    """The name of what is called."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def requests_steps(node: ast.AST) -> bool:
+    """Whether a node has the call that gives the steps of a session."""
+    return any(isinstance(inner, ast.Call) and last_name(inner.func) == "steps" for inner in ast.walk(node))
+
+
+def opens_to_write(call: ast.Call) -> bool:
+    """Whether this is an ``open`` in whose mode is a letter for writing."""
+    modes = [*call.args[0 if isinstance(call.func, ast.Attribute) else 1 :], *(k.value for k in call.keywords)]
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
+    return last_name(call.func) == "open" and any(WRITES & set(text) for text in texts[:1])
 
 
 def loads(node: ast.AST) -> set[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from .reads import last_name
-from .syntax import nodes_of
+from .syntax import FUNCTIONS, last_name, nodes_of
 
 MAKERS = frozenset("NamedTemporaryFile TemporaryDirectory getpid mkdtemp mkstemp mktemp".split())
 BELOW = frozenset("Path PurePath join joinpath".split())
@@ -15,7 +14,6 @@ UNKNOWN = ""  # a part of a path
 DEEPEST, MOST = 6, 30  # parts of a path, paths that a name may have
 Below = tuple[object, ...]  # a temporary folder, and the parts of a path below it
 Key = tuple[int, str]  # a function, 0 for none, -1 for attributes, and the name
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NONE: frozenset[Below] = frozenset()
 
 
@@ -40,12 +38,12 @@ class Paths:
     each turn makes them anew.
     """
 
-    def __init__(self, tree: ast.Module, inside: Collection[int]) -> None:
+    def __init__(self, tree: ast.AST, inside: Collection[int]) -> None:
         self._functions: dict[int, ast.AST] = {}  # by id of a node, the innermost function around it
         self._bound: dict[int, set[str]] = {}  # by id of a function, the names that are its own
         self._names: dict[Key, frozenset[Below]] = {}
         for function in nodes_of(tree):
-            if isinstance(function, _FUNCTIONS):
+            if isinstance(function, FUNCTIONS):
                 self._note(function)
         pairs = list(_bindings(tree))
         for _ in pairs:
@@ -70,7 +68,7 @@ class Paths:
                 own.add(node.arg)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 own.add(node.id)
-            if not isinstance(node, _FUNCTIONS):
+            if not isinstance(node, FUNCTIONS):
                 waiting.extend(ast.iter_child_nodes(node))
         own -= outer
 
@@ -170,9 +168,9 @@ def _parts(text: str) -> list[str]:
     return [part.partition(".")[0] for part in text.split("/") if part]
 
 
-def _bindings(tree: ast.Module) -> Iterator[tuple[Sequence[ast.AST], ast.AST]]:
+def _bindings(tree: ast.AST) -> Iterator[tuple[Sequence[ast.AST], ast.AST]]:
     """Targets and values of assignments, `with` statements, and calls of the file's functions."""
-    functions = {node.name: node for node in nodes_of(tree) if isinstance(node, _FUNCTIONS)}
+    functions = {node.name: node for node in nodes_of(tree) if isinstance(node, FUNCTIONS)}
     classes = {n.name: f for n in nodes_of(tree) if isinstance(n, ast.ClassDef) for f in n.body if _is_constructor(f)}
     for node in nodes_of(tree):
         if isinstance(node, ast.Assign):
@@ -188,7 +186,7 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[Sequence[ast.AST], ast.AST]]:
                     yield [item.optional_vars], item.context_expr
         elif isinstance(node, ast.Call):
             function = functions.get(last_name(node.func)) or classes.get(last_name(node.func))
-            if isinstance(function, _FUNCTIONS):
+            if isinstance(function, FUNCTIONS):
                 yield from _arguments(function, node)
 
 
