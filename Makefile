@@ -203,7 +203,8 @@ lint: install  ## ruff, mypy, translations, tsc, eslint, prettier
 
 # Tests run in lanes beside each other, because they often wait: for members, servers and schedulers. The last lane of
 # each kind takes what no other one names.
-FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" "tests/storage"
+FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" \
+	"tests/storage tests/server tests/backends tests/aws"
 SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
 others = "$(addprefix --ignore=,$(subst ",,$(1)))"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import os
 import threading
@@ -25,6 +24,7 @@ from ..storage.store import Store
 from ..system.variables import SAMPLES_OFF, SAMPLES_VARIABLE
 from .contents import MountContents
 from .contract import Contract
+from .garbage import ShortCollections
 from .handlers import ROUTES
 from .retention import Retention
 from .services import Services
@@ -171,6 +171,7 @@ class HyperpodExtension(ExtensionApp):
         own = self.serverapp.contents_manager
         self.contents = MountContents(self.job_store, self.files, self.max_file_bytes, own, parent=self.serverapp)
         self.sockets: set[WebSocketHandler] = set()
+        self.garbage = ShortCollections()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
         self.tailer = Tailer(
@@ -200,7 +201,7 @@ class HyperpodExtension(ExtensionApp):
         self.requests.submit(self._wake_schedules)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        gc.freeze()  # a collection of all that was imported would hold the event loop for a tenth of a second
+        self.garbage.begin()
         self.begin()
 
     async def stop_extension(self) -> None:
@@ -208,6 +209,7 @@ class HyperpodExtension(ExtensionApp):
         if self._ended:
             return
         self._ended = True
+        self.garbage.end()
         for socket in list(self.sockets):
             socket.close(1001, "the server stops")
         await self.retention.stop()

@@ -10,6 +10,7 @@ from tornado.websocket import WebSocketHandler
 from ..storage.store import Store
 from .contents import MountContents
 from .contract import Contract
+from .garbage import ShortCollections
 from .tailer import AnyReader, Tailer
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Services(Protocol):
     contents: MountContents
     tailer: Tailer
     sockets: set[WebSocketHandler]
+    garbage: ShortCollections
     requests: ThreadPoolExecutor  # answer requests
     streams: ThreadPoolExecutor  # read for sockets
     allow_faults: bool

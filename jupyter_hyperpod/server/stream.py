@@ -90,6 +90,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             self._sender.cancel()
         for topic in list(self._readers):
             self._leave(topic)
+        self.services.garbage.thorough(quiet=not self.services.sockets)
 
     async def on_message(self, message: str | bytes) -> None:
         """Handle a client's message; the next one is read only afterwards."""

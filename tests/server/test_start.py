@@ -15,8 +15,8 @@ MAY = {
     "control": "cluster clusters clusters.owner clusters.shape remote remote.followed schedules schedules.waking",
     "core": "backend_options backends elastic env_references errors events incidents kept member_commands mount_spec "
     "names options people rules spec units views vocabulary",
-    "server": "base contents contract drive errors extension handlers listing retention run_handlers schedule_handlers "
-    "services stream tailer topic uploads",
+    "server": "base contents contract drive errors extension garbage handlers listing retention run_handlers "
+    "schedule_handlers services stream tailer topic uploads",
     "storage": "access folded host_lease journal member_files room segments sharing store",
     "system": "json_lines locks portable users variables",
 }
