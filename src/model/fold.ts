@@ -441,14 +441,16 @@ const CLUSTER_HANDLERS: Handlers<IClusterView> = {
 
   'node.state': (view, event) => {
     const record: INodeView = { ...event.data, since_s: event.time_s };
-    const at = view.nodes.findIndex(node => node.node === record.node);
-    if (at < 0) {
+    const at = placeOf(view.nodes, record.node);
+    if (at === undefined) {
       view.nodes.push(record);
       return;
     }
-    if (view.nodes[at].state === record.state) {
-      record.since_s = view.nodes[at].since_s;
+    const before = view.nodes[at];
+    if (before.state === record.state) {
+      record.since_s = before.since_s;
     }
+    record.node = before.node; // the same text: a later comparison reads no letters
     view.nodes[at] = record;
   },
 
@@ -486,6 +488,24 @@ const CLUSTER_HANDLERS: Handlers<IClusterView> = {
     health.boot = boot || health.boot;
   }
 };
+
+/** Where a node stands in its list, which only grows at its end: events are far more frequent than new nodes. */
+const places = new WeakMap<readonly INodeView[], Map<string, number>>();
+
+function placeOf(
+  nodes: readonly INodeView[],
+  name: string
+): number | undefined {
+  let known = places.get(nodes);
+  if (known === undefined) {
+    known = new Map();
+    places.set(nodes, known);
+  }
+  for (let at = known.size; at < nodes.length; at++) {
+    known.set(nodes[at].node, at);
+  }
+  return known.get(name);
+}
 
 function healthOf(view: IClusterView, node: string): IHealth {
   if (!Object.hasOwn(view.health, node)) {

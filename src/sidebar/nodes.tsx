@@ -1,3 +1,4 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { useShared } from '../components/context';
@@ -40,9 +41,8 @@ export function NodeGrid(
   const nodes = groups.flatMap(group => group.nodes);
   const size =
     nodes.length <= NAMED ? 'named' : nodes.length <= SMALL ? 'tile' : 'small';
-  const current = nodes.some(node => node.node === selected)
-    ? selected
-    : (nodes[0]?.node ?? null);
+  const chosen = nodes.find(node => node.node === selected) ?? null;
+  const current = chosen ?? nodes[0] ?? null;
   const onKeyDown = (event: React.KeyboardEvent<HTMLDivElement>) => {
     const tiles = [
       ...event.currentTarget.querySelectorAll<HTMLElement>('[role=option]')
@@ -56,6 +56,15 @@ export function NodeGrid(
       event.preventDefault();
       tiles[to].focus();
       onSelect(tiles[to].dataset.node!);
+    }
+  };
+  // One listener for all: ten thousand of their own are much to look through for garbage.
+  const onClick = (event: React.MouseEvent<HTMLDivElement>) => {
+    const tile = (event.target as Element).closest<HTMLElement>(
+      '[role=option]'
+    );
+    if (tile) {
+      onSelect(tile.dataset.node!);
     }
   };
   const blocks: IHeadedGroup[] = [];
@@ -75,20 +84,20 @@ export function NodeGrid(
       aria-label={trans.__('Nodes')}
       aria-busy={drawn < blocks.length || undefined}
       onKeyDown={onKeyDown}
+      onClick={onClick}
     >
       {blocks.slice(0, drawn).map(block => {
-        const holds = (name: string | null) =>
-          block.nodes.some(node => node.node === name) ? name : null;
+        const holds = (node: INodeView | null) =>
+          node && block.nodes.includes(node) ? node.node : null;
         return (
           <Block
             key={block.key}
             label={block.label}
             nodes={block.nodes}
             roles={block.nodes.map(node => roleOf(node, parts.get(node.node)))}
-            selected={holds(selected)}
+            selected={holds(chosen)}
             current={holds(current)}
             named={size === 'named'}
-            onSelect={onSelect}
           />
         );
       })}
@@ -140,8 +149,9 @@ function destination(
   return at >= 0 && to >= 0 && to < tiles.length ? to : null;
 }
 
-interface IBlock extends Omit<ITiles, 'parts'> {
+interface IBlock {
   label: string;
+  selected: string | null;
   nodes: readonly INodeView[];
   /** In the order of `nodes`. */
   roles: readonly NodeRole[];
@@ -179,6 +189,7 @@ const Block = React.memo(
 
 /** The tiles of a block; those without news are the same elements as before, since a block has far more of them. */
 function useTiles(props: IBlock): readonly JSX.Element[] {
+  const { trans } = useShared();
   const before = React.useRef<{ props: IBlock; tiles: JSX.Element[] } | null>(
     null
   );
@@ -188,22 +199,11 @@ function useTiles(props: IBlock): readonly JSX.Element[] {
       old?.props.nodes[index] === node &&
       old.props.roles[index] === props.roles[index] &&
       old.props.named === props.named &&
-      old.props.onSelect === props.onSelect &&
       (old.props.selected === node.node) === (props.selected === node.node) &&
       (old.props.current === node.node) === (props.current === node.node);
-    return same ? (
-      old.tiles[index]
-    ) : (
-      <Tile
-        key={node.node}
-        node={node}
-        role={props.roles[index]}
-        named={props.named}
-        selected={node.node === props.selected}
-        current={node.node === props.current}
-        onSelect={props.onSelect}
-      />
-    );
+    return same
+      ? old.tiles[index]
+      : tileOf(node, props.roles[index], props, trans);
   });
   React.useEffect(() => {
     before.current = { props, tiles };
@@ -211,16 +211,13 @@ function useTiles(props: IBlock): readonly JSX.Element[] {
   return tiles;
 }
 
-const Tile = React.memo(function Tile(props: {
-  node: INodeView;
-  role: NodeRole;
-  named: boolean;
-  selected: boolean;
-  current: boolean;
-  onSelect: (node: string) => void;
-}): JSX.Element {
-  const { node, role } = props;
-  const { trans } = useShared();
+/** No component of its own, since there are ten thousand of them. */
+function tileOf(
+  node: INodeView,
+  role: NodeRole,
+  block: IBlock,
+  trans: TranslationBundle
+): JSX.Element {
   const word = roleLabel(role, trans);
   const words = [node.node, word, ...node.jobs];
   if (node.incarnation > 1) {
@@ -229,18 +226,18 @@ const Tile = React.memo(function Tile(props: {
   }
   return (
     <div
+      key={node.node}
       className="jp-Hp-node"
       role="option"
-      tabIndex={props.current ? 0 : -1}
-      aria-selected={props.selected}
+      tabIndex={node.node === block.current ? 0 : -1}
+      aria-selected={node.node === block.selected}
       aria-label={words.join(', ')}
       title={words.join(' · ')}
       data-node={node.node}
       data-state={role}
       data-spare={role === 'standby' || undefined}
-      onClick={() => props.onSelect(node.node)}
     >
-      {props.named && (
+      {block.named && (
         <>
           <span className="jp-Hp-dot" data-state={role} aria-hidden />
           <span>{node.node}</span>
@@ -249,4 +246,4 @@ const Tile = React.memo(function Tile(props: {
       )}
     </div>
   );
-});
+}
