@@ -215,19 +215,21 @@ def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float, l
 
 def _burst(ask: Callable[..., dict[str, Any]], pace: Callable[[float], int], burst: float) -> dict[str, Any]:
     """What the page does while many events come: its tasks, its memory; and then, with a trace, its processor time."""
+
+    def come(seconds: float) -> int:
+        pace(BURST)
+        time.sleep(seconds)  # what is measured is this time
+        return pace(0)
+
     before = ask("calm")
-    pace(BURST)
-    time.sleep(burst)  # what is measured is this time
-    last = pace(0)
+    last = come(burst)
     found: dict[str, Any] = {"burst": ask("tasks"), "last": last}
     time.sleep(3)
     found["shown"] = ask("tasks")["shown"]
     after = ask("calm")
     found |= {"memory": after["memory"], "grown": after["memory"] - before["memory"], "elements": after["elements"]}
     ask("trace", on=True)
-    pace(BURST)
-    time.sleep(burst * TRACED)
-    pace(0)
+    come(burst * TRACED)
     return found | {"trace": ask("trace", on=False) | {"seconds": burst * TRACED}}
 
 

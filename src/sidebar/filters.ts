@@ -17,11 +17,9 @@ export const ALL: INodeFilter = { text: '', roles: new Set() };
 /** Nodes by their names. They are sorted where names have come or gone only: nodes change their states far more often. */
 export class NameOrder {
   of(nodes: readonly INodeView[]): INodeView[] {
-    const names = this._names;
-    let same = nodes.length === names.length;
-    for (let at = 0; same && at < nodes.length; at++) {
-      same = nodes[at].node === names[at];
-    }
+    const same =
+      nodes.length === this._names.length &&
+      nodes.every((node, at) => node.node === this._names[at]);
     if (!same) {
       this._names = nodes.map(node => node.node);
       this._order = nodes

@@ -25,7 +25,8 @@ export interface IHeadedGroup extends INodeGroup {
   label: string;
 }
 
-interface ITiles {
+interface INodeGrid {
+  groups: readonly IHeadedGroup[];
   /** The roles of nodes in a job. */
   parts: ReadonlyMap<string, NodeRole>;
   selected: string | null;
@@ -33,9 +34,7 @@ interface ITiles {
 }
 
 /** Health of all nodes, one tile each. Arrow keys move, Enter selects, thousands stay smooth: a block without news is not drawn again. */
-export function NodeGrid(
-  props: ITiles & { groups: readonly IHeadedGroup[] }
-): JSX.Element {
+export function NodeGrid(props: INodeGrid): JSX.Element {
   const { groups, parts, selected, onSelect } = props;
   const { trans } = useShared();
   const nodes = groups.flatMap(group => group.nodes);
@@ -58,7 +57,7 @@ export function NodeGrid(
       onSelect(tiles[to].dataset.node!);
     }
   };
-  // One listener for all: ten thousand of their own are much to look through for garbage.
+  // One listener for all tiles: ten thousand listeners would make collections of garbage longer.
   const onClick = (event: React.MouseEvent<HTMLDivElement>) => {
     const tile = (event.target as Element).closest<HTMLElement>(
       '[role=option]'
