@@ -17,6 +17,7 @@ TIMED = {
 
 
 def test_the_benchmark_finds_the_same_bits_and_few_requests() -> None:
+    before = testbeds()
     report = run("kubernetes", runs=1, kept=1, deletions=1, cuts=0, evictions=1, hollow=20, many=8)
     bars = {bar["name"]: bar for bar in report["bars"]}
     assert {
@@ -29,4 +30,9 @@ def test_the_benchmark_finds_the_same_bits_and_few_requests() -> None:
     } <= bars.keys()
     assert TIMED <= bars.keys()
     assert not [bar for name, bar in bars.items() if name not in TIMED and not bar["ok"]], bars
-    assert not list(Path("/var/tmp").glob(f"kubernetes-testbed-{os.getpid()}-*")), "others may have one at the moment"
+    assert testbeds() == before
+
+
+def testbeds() -> set[Path]:
+    """Those of this process: that of other tests may be up."""
+    return set(Path("/var/tmp").glob(f"kubernetes-testbed-{os.getpid()}-*"))

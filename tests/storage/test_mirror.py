@@ -76,6 +76,34 @@ def test_a_stream_that_is_cut_after_any_byte_is_continued(there: Path, here: Pat
     assert [frame.head for frame in FrameReader().feed(sent(there, here)) if "at" in frame.head] == []
 
 
+def test_how_a_job_ends_comes_after_all_that_was_written_before(there: Path, here: Path) -> None:
+    """A reader that sees the end has every step, whenever the head goes on writing while it is read."""
+    events, target, source = there / "events", MirrorTarget(here, FROM_HEAD), MirrorSource(there, {})
+    writers = ["coordinator.1", "output-a.1", "supervisor.1", "worker-a.1", "worker-b.1"]
+
+    def write(step: int, written: list[str]) -> None:
+        for writer in written:
+            with open(events / f"{writer}.jsonl", "a") as file:
+                file.write(f'{{"step": {step}}}\n')
+
+    def steps(writer: str) -> int:
+        path = here / "events" / f"{writer}.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    heads, others = [writers[0], writers[2]], [writers[1], *writers[3:]]
+    write(1, [*others[:-1], *heads])  # the last one has not begun
+    step = 2
+    for _ in range(4):
+        for frame in source.news():
+            target.take(frame)
+            if step < 12:
+                write(step, [*others, *heads])
+                step += 1
+            seen = max(map(steps, heads))
+            assert all(steps(other) >= seen for other in others[:-1]) and steps(others[-1]) >= seen - 1
+    assert files(there)["events/coordinator.1.jsonl"] == files(here)["events/coordinator.1.jsonl"]
+
+
 def test_a_file_that_grew_before_the_cut_is_not_written_twice(there: Path, here: Path) -> None:
     (there / "events" / "a.jsonl").write_bytes(b"one\ntwo\n")
     data = sent(there, here)

@@ -22,6 +22,7 @@ from .mirror_frames import CONTENT_BYTES, Frame
 EVENTS = "events"
 FOLDERS = (EVENTS, RESOURCES, "output", "logs", SOURCES)
 SINGLE = (SNAPSHOT, ENDED_MARK)
+LAST = ("coordinator.", "supervisor.")  # writers that say how a job ends
 OF_CLIENT = ("control.", "follower.")  # writers on the machine that submits: their files travel the other way
 
 
@@ -36,14 +37,21 @@ class MirrorSource:
     def news(self) -> Iterator[Frame]:
         """What has changed since the last call; who reads it to its end has all that was there when it began.
 
+        How the job ends comes after all that was written before that: a reader that sees the end has every step.
         Raises StoreError where the job is gone.
         """
+        last = [f"{EVENTS}/{name}" for name in self._names(EVENTS) if name.startswith(LAST)]
+        until = {path: self._size(path) for path in last}  # before the names of the others are read
         there = {folder: self._names(folder) for folder in FOLDERS}
         if not (self._job / "spec.json").exists():
             raise StoreError(f"{self._job} is gone: it was deleted, or its file system is")
         for folder, names in there.items():
             for name in names:
-                yield from self._growth(f"{folder}/{name}") if grows(folder, name) else self._whole(f"{folder}/{name}")
+                if folder != EVENTS or not name.startswith(LAST):
+                    path = f"{folder}/{name}"
+                    yield from self._growth(path) if grows(folder, name) else self._whole(path)
+        for path, size in until.items():
+            yield from self._growth(path, size)
         for name in SINGLE:
             yield from self._whole(name)
         if there != self._there:
@@ -56,15 +64,22 @@ class MirrorSource:
             return sorted(name for name in files if is_of_head(folder, name))
         return []
 
-    def _growth(self, path: str) -> Iterator[Frame]:
-        at = self._known.get(path, 0)
+    def _size(self, path: str) -> int:
         with suppress(OSError):
-            if os.stat(self._job / path).st_size <= at:
-                return
+            return os.stat(self._job / path).st_size
+        return 0
+
+    def _growth(self, path: str, until: int | None = None) -> Iterator[Frame]:
+        """The whole lines that are new, of the first ``until`` bytes of a file."""
+        at = self._known.get(path, 0)
+        end = self._size(path) if until is None else until
+        if end <= at:
+            return
+        with suppress(OSError):
             with open(self._job / path, "rb") as file:
                 file.seek(at)
                 waiting = b""
-                while piece := file.read(CONTENT_BYTES):
+                while piece := file.read(min(CONTENT_BYTES, end - at - len(waiting))):
                     lines, newline, waiting = (waiting + piece).rpartition(b"\n")
                     if newline:
                         yield Frame({"path": path, "at": at}, lines + newline)
