@@ -20,7 +20,7 @@ import torch
 
 from ..core.errors import SpecError, TrainingError
 from ..runtime.program.analysis.cell_analysis import exposed
-from ..runtime.program.copies import Copier
+from ..runtime.program.copies.copier import Copier
 from ..runtime.program.frames import LOOP, LOSS, Cells, Locals
 from ..runtime.program.value_kinds import Unfit
 from .loop_source import Divided, bound_names, divided, loads, loop_at, loops_around

@@ -12,7 +12,7 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.runtime.program.copies import Copier
+from jupyter_hyperpod.runtime.program.copies.copier import Copier
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -14,7 +14,8 @@ from hypothesis import given
 from torch import nn
 
 from jupyter_hyperpod.runtime.comm import state_codec
-from jupyter_hyperpod.runtime.program.copies import SKIPPED, Copier
+from jupyter_hyperpod.runtime.program.copies.copier import Copier
+from jupyter_hyperpod.runtime.program.copies.forms import SKIPPED
 from jupyter_hyperpod.runtime.program.value_kinds import LONG, State, Unfit
 from tests.runtime.test_state import same, states
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..program.copies import Copier
+from ..program.copies.copier import Copier
 from ..program.reached import digest, elements, reachable
 from ..program.value_kinds import PLAIN
 

@@ -21,7 +21,8 @@ from torch.utils import data as torch_data
 
 from ...core.errors import SpecError, TrainingError
 from ...system.variables import replaced
-from ..program.copies import SKIPPED, Copier
+from ..program.copies.copier import Copier
+from ..program.copies.forms import SKIPPED
 from ..program.value_kinds import Unfit
 from ..session.optimizer_state import has_state
 from ..session.purity import seeded

@@ -19,7 +19,8 @@ from ...core.errors import TrainingError
 from ..session.optimizer_state import access
 from . import generators
 from .carried_paths import CarriedPaths, Tracer
-from .copies import SKIPPED, Copier, Copy
+from .copies.copier import Copier
+from .copies.forms import SKIPPED, Copy
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
 from .origins import Origins, OwnTensors

@@ -15,7 +15,8 @@ import torch
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
-from .copies import FRESH, ITEMS, OBJECT, SKIPPED, Copier, Copy
+from .copies.copier import Copier
+from .copies.forms import FRESH, ITEMS, OBJECT, SKIPPED, Copy
 from .frames import Locals, callers
 from .origins import Origins
 from .reached import digest, elements

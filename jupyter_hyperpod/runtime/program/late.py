@@ -20,7 +20,7 @@ from .analysis.reads import Flow
 from .analysis.source import Program
 from .carried import Carried
 from .carried_paths import text
-from .copies import Copier
+from .copies.copier import Copier
 from .heap import Heap
 from .origins import Origins
 from .reached import digest

@@ -21,7 +21,8 @@ from ..session.optimizer_state import access, is_generator
 from . import functions
 from .analysis.cell_analysis import Carrying, carrying
 from .carried_paths import Tracer
-from .copies import FRESH, OBJECT, SKIPPED, Copier, Copy
+from .copies.copier import Copier
+from .copies.forms import FRESH, OBJECT, SKIPPED, Copy
 from .frames import Cells, Locals, callers, cells_of, opens_block, running
 from .origins import Origins, is_followed
 from .reached import digest

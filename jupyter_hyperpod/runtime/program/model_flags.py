@@ -15,7 +15,8 @@ import torch
 from ...core.errors import TrainingError
 from ..comm.shards import is_shard
 from .carried_paths import Tracer
-from .copies import Copier, Copy
+from .copies.copier import Copier
+from .copies.forms import Copy
 
 DATA = "data"
 REBUILT = (

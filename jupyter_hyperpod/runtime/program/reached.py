@@ -15,7 +15,8 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm import state_codec
-from .copies import SKIPPED, Copier
+from .copies.copier import Copier
+from .copies.forms import SKIPPED
 from .heap import names_of
 from .own_files import is_own_file
 from .value_kinds import State, Unfit, has_attributes, held_by

@@ -19,7 +19,7 @@ from ..comm.shards import local, mesh_of
 from ..data.sizes import BatchSizes
 from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
-from ..program.copies import Copier
+from ..program.copies.copier import Copier
 from .guard import StepGuard
 from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
