@@ -8,6 +8,7 @@ from collections import Counter, deque
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +17,7 @@ from torch import nn
 from jupyter_hyperpod.runtime.comm import state_codec
 from jupyter_hyperpod.runtime.program.copies.copier import Copier
 from jupyter_hyperpod.runtime.program.copies.forms import SKIPPED
+from jupyter_hyperpod.runtime.program.copies.keys import own_ids
 from jupyter_hyperpod.runtime.program.value_kinds import LONG, State, Unfit
 from tests.runtime.test_state import same, states
 
@@ -100,6 +102,79 @@ def test_a_copy_lies_in_memory_as_it_did(value: Any) -> None:
     assert expected[0] == expected[1]
     whole = value.contiguous() if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
     assert state_codec.digest(value) == state_codec.digest(whole)
+
+
+def test_a_data_frame_lies_in_memory_as_it_did() -> None:
+    """What pandas adds up over another layout has other bits."""
+    rows = np.random.default_rng(2).random((99, 3))
+    grown = pandas.DataFrame({name: pandas.Series(dtype=float) for name in "ab"})
+    for row in rows:
+        grown.loc[len(grown)] = row[:2]
+    frames = [
+        grown,
+        pandas.DataFrame(rows),
+        pandas.DataFrame(rows.T.copy()),
+        pandas.DataFrame({"a": rows[:, 0], "b": 1}),
+    ]
+    for frame in frames:
+        taken = travelled(Copier().copied(frame))
+        there = Copier().merged(None, taken)
+        pandas.testing.assert_frame_equal(there, frame, check_exact=True, check_freq=True)
+        assert _strides(there) == _strides(frame) and (there.mean() == frame.mean()).all()
+        before = pandas.DataFrame({"other": ["x"]})
+        assert Copier().merged(before, taken) is before and (before.mean() == frame.mean()).all()
+
+
+def _strides(frame: pandas.DataFrame) -> list[tuple[int, ...]]:
+    return [frame.iloc[:, place].to_numpy().strides for place in range(frame.shape[1])]
+
+
+def test_columns_of_many_types_travel() -> None:
+    frame = pandas.DataFrame(
+        {
+            "whole": pandas.Series([1, None], dtype="Int64"),
+            "text": pandas.Series(["a", None], dtype="string"),
+            "kind": pandas.Categorical(["x", "y"], categories=["y", "x"], ordered=True),
+            "moment": pandas.to_datetime(["2026-01-01", None]).tz_localize("Europe/Berlin"),
+            "any": pandas.Series([1.5, ("a", 2)], dtype=object),
+        },
+        index=pandas.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["name", None]),
+    )
+    pandas.testing.assert_frame_equal(Copier().merged(None, travelled(Copier().copied(frame))), frame)
+    series = frame["whole"].rename("x")
+    pandas.testing.assert_series_equal(Copier().merged(None, travelled(Copier().copied(series))), series)
+
+
+def test_what_of_a_data_frame_cannot_travel_is_refused() -> None:
+    class Kept(pandas.DataFrame):
+        pass
+
+    named, mixed = pandas.DataFrame({"a": [1.0]}), pandas.DataFrame({name: pandas.Series(dtype=float) for name in "ab"})
+    named.attrs["unit"] = "s"
+    for row in range(3):
+        mixed.loc[len(mixed)] = [row + 0.5, row]
+    mixed["text"] = "x"  # beside columns that do not lie one after the other
+    for value in (Kept({"a": [1.0]}), named, mixed, pandas.DataFrame({"a": [object()]})):
+        with pytest.raises(Unfit):
+            Copier().copied(value)
+
+
+def test_parts_of_the_model_are_keys() -> None:
+    here, there = (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    own_here, own_there = own_ids(object(), here), own_ids(object(), there)
+    kept = {here[0].weight: torch.ones(2), here[1]: 3.5, (here[1].running_mean, "a"): [1], 4: "four"}
+    taken = travelled(Copier(own_here).copied(kept))
+    found = Copier(own_there).merged(None, taken)
+    assert list(found) == [there[0].weight, there[1], (there[1].running_mean, "a"), 4]
+    before = {there[1]: 1.0}
+    assert Copier(own_there).merged(before, taken) is before and before[there[1]] == 3.5 and len(before) == 4
+    with pytest.raises(Unfit):
+        Copier(own_here).copied({torch.ones(2): 1})
+    with pytest.raises(Unfit):
+        Copier(own_ids(object(), nn.Linear(2, 2))).merged(None, taken)
+    del here[1]
+    with pytest.raises(Unfit):
+        Copier(own_here).copied(kept)
 
 
 def test_a_leaf_gets_gradients_there_too() -> None:

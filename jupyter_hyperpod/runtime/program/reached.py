@@ -17,6 +17,7 @@ from ...core.errors import TrainingError
 from ..comm import state_codec
 from .copies.copier import Copier
 from .copies.forms import SKIPPED
+from .copies.pandas_state import is_table
 from .heap import names_of
 from .own_files import is_own_file
 from .value_kinds import State, Unfit, has_attributes, held_by
@@ -66,6 +67,8 @@ def elements(value: Any, deepest: int = 3) -> int:
     if isinstance(value, torch.Tensor):
         return value.nelement()
     if state_codec.is_array(value):
+        return int(value.size)
+    if is_table(value):
         return int(value.size)
     if isinstance(value, dict):
         value = list(value.values())

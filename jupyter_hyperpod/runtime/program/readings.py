@@ -25,10 +25,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
+from .copies.pandas_state import is_table, seen_of_table
 from .own_files import is_own_class, is_own_file
 from .value_kinds import HARMLESS, PLAIN
 
 READ_WHOLE = 65_536  # elements of a tensor or an array that is read whole; of larger ones as many are sampled
+ROWS = 1000  # of a data frame, of which more are sampled
 ITEMS = 50  # of a container, of which as many at each end are walked
 # Packages beside those of copies.HARMLESS whose objects show, record or measure; and some there that hold content.
 SHOWS = (
@@ -174,7 +176,7 @@ def of_state(value: Any) -> Hashable:
     how = access(value)
     assert how is not None
     with suppress(Exception):  # a class of somebody else may do anything in state_dict()
-        return nested(how[0](value), 6)
+        return nested(seen_of_table(value, ROWS) if is_table(value) else how[0](value), 6)
     return "state"
 
 

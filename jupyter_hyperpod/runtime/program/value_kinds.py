@@ -6,7 +6,6 @@ import io
 import os
 import sys
 from argparse import Namespace
-from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from enum import EnumMeta
@@ -147,15 +146,6 @@ def is_frozen(value: Any) -> bool:
     return parameters is not None and bool(parameters.frozen)
 
 
-def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
-    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data.
-
-    A list of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
-    """
-    found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
-    return frozenset(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
-
-
 def size(value: Any, depth: int = DEEP) -> int:
     """About how many numbers a value holds; more than `SMALL` where that is not seen, or is nested deeper."""
     if isinstance(value, torch.Tensor):
@@ -170,15 +160,6 @@ def size(value: Any, depth: int = DEEP) -> int:
             found += size(item, depth - 1)
         return found
     return int(value.size) if is_array(value) else 1 if type(value) in PLAIN else SMALL + 1
-
-
-def key_of(key: Any, path: str) -> Any:
-    """A key of a dictionary as it travels. Raises Unfit."""
-    if key is None or isinstance(key, (str, int, float)):
-        return key
-    if isinstance(key, tuple):
-        return tuple(key_of(part, path) for part in key)
-    raise Unfit(path, key)
 
 
 def is_of_model(model: torch.nn.Module | None, kind: str, state: Any) -> bool:

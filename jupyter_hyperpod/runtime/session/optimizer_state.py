@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from ...core.errors import TrainingError
 from ...core.units import few
 from ..comm.state_codec import is_array
+from ..program.copies.pandas_state import is_table, new_table, set_table, table_state
 from ..program.own_files import is_own_class
 from .turns import AnyOptimizer, ones
 
@@ -77,14 +78,14 @@ def _inherits_state(value: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
-    return type(value) not in _NO_GENERATOR and not has_state(value) and access(value) is not None
+    return type(value) not in _NO_GENERATOR and not (has_state(value) or is_table(value)) and access(value) is not None
 
 
 def access(value: Any) -> Access | None:
     """How the state of an object of a known kind is read and set, or None.
 
-    Kinds: objects with ``state_dict`` and ``load_state_dict``, random generators of torch, Python and numpy, and files
-    in memory.
+    Kinds: objects with ``state_dict`` and ``load_state_dict``, random generators of torch, Python and numpy, files in
+    memory, and data frames and series of pandas.
     """
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, torch.optim.Optimizer):
@@ -103,6 +104,8 @@ def access(value: Any) -> Access | None:
         return _numpy_state, _set_numpy_state
     if numpy is not None and isinstance(value, numpy.random.SeedSequence):
         return _children, _set_children
+    if is_table(value):
+        return table_state, set_table
     return None
 
 
@@ -140,8 +143,10 @@ def _memory_file(file: io.BytesIO | io.StringIO) -> dict[str, Any]:
     return {"content": whole, "at": file.tell()}
 
 
-def memory_file(kind: str, state: dict[str, Any]) -> io.BytesIO | io.StringIO:
-    """A new file in memory, of the class ``kind``, with the content and the position that `access` has read."""
+def new_object(kind: str, state: dict[str, Any]) -> Any:
+    """A new table, or a new file in memory, of the class ``kind``, with the state that `access` has read."""
+    if kind.startswith("pandas."):
+        return new_table(state)
     file = io.BytesIO() if kind == "_io.BytesIO" else io.StringIO()
     set_memory_file(file, state)
     return file

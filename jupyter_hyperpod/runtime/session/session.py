@@ -21,11 +21,12 @@ from ..micro_batch.lanes import CarriedLanes, LaneStore
 from ..program.between import Between
 from ..program.carried import Carried
 from ..program.comparison import Comparison
+from ..program.copies.keys import own_ids
 from ..program.frames import unfreezes
 from ..program.heap import Heap
 from ..program.rehearsal import members_join
 from ..program.reproducible import Reproducible
-from ..program.value_kinds import State, own_ids
+from ..program.value_kinds import State
 from ..worker import open_session
 from ..worker.main import current
 from ..worker.replica_sync import group_of

@@ -1,4 +1,4 @@
-# refused: scales in line 19
+# carried
 import torch
 
 import jupyter_hyperpod as hp

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...session.optimizer_state import access, copy_memory, has_memory, has_state, memory_file, put_memory
+from ...session.optimizer_state import access, copy_memory, has_memory, has_state, new_object, put_memory
 from ..own_files import dictionary, factory_of, is_own_class, own_class, plain_items, set_items, tuple_class
 from ..value_kinds import (
     DICTIONARIES,
@@ -36,7 +36,6 @@ from ..value_kinds import (
     is_foreign,
     is_frozen,
     is_of_model,
-    key_of,
     set_held,
     size,
     type_name,
@@ -59,6 +58,8 @@ from .forms import (
     TYPE,
     Copy,
 )
+from .keys import key_from, key_of
+from .pandas_state import is_table
 
 
 class Copier:
@@ -115,11 +116,13 @@ class Copier:
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             state = self._of_states.copied(how[0](value), earlier, path)
-            return {OBJECT: state, TYPE: type_name(value)} | self._of_modules(value)
+            label = {LABEL: self._known.label_of(value)} if self._known is not None and is_table(value) else {}
+            return {OBJECT: state, TYPE: type_name(value)} | self._of_modules(value) | label
         if isinstance(value, (dict, list, set, deque)) and is_own_class(kind):
             return self._own_container(value, before, path)
         if isinstance(value, dict) and kind.__name__ in DICTIONARIES:
-            copies = self._named(((key_of(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
+            keyed = ((key_of(key, path, self._own), inner) for key, inner in value.items())
+            copies = self._named(((key, inner, f"[{key!r}]") for key, inner in keyed), before, path)
             return copies if kind is dict or not self._kinds else copies | {KIND: [kind.__name__, factory_of(value)]}
         if kind is list:
             return self._list(value, before, path)
@@ -147,9 +150,9 @@ class Copier:
             held = held_by(value)
             small = is_dataclass(value) or size(held) <= SMALL or not any(map(self._is_set, held))
             whole = is_frozen(value) or ("[" in path and small)
-            chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
             self._open.add(id(value))
             try:
+                chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
                 copies = self._named(chosen, earlier, path)
             finally:
                 self._open.discard(id(value))
@@ -201,12 +204,9 @@ class Copier:
         """Copies of those attributes of these names that an object has and that can travel."""
         found, held = {}, held_by(holder)
         for name in names & held.keys():
-            try:
-                copy = self.copied(held[name])
-            except Unfit:
-                continue
-            if copy is not SKIPPED:
-                found[name] = copy
+            with suppress(Unfit):
+                if (copy := self.copied(held[name])) is not SKIPPED:
+                    found[name] = copy
         return found
 
     def set_attributes(self, holder: Any, copies: Mapping[str, Copy]) -> None:
@@ -216,9 +216,7 @@ class Copier:
 
     def _is_chosen(self, value: Any, attribute: str) -> bool:
         beside = type(value).__module__ != "__main__"  # a class of another file, whose methods were not read
-        if self._attributes is None or beside or isinstance(value, (State, SimpleNamespace, Namespace)):
-            return True
-        return attribute in self._attributes or "__dict__" in self._attributes
+        return beside or isinstance(value, (State, SimpleNamespace, Namespace)) or self._is_set(attribute)
 
     def _is_set(self, attribute: str) -> bool:
         return self._attributes is None or attribute in self._attributes or "__dict__" in self._attributes
@@ -281,7 +279,7 @@ class Copier:
                 return self._found(copy, None)
             if TYPE in copy or LABEL in copy:
                 return self._made_once(copy, None)
-            items = {key: self.fresh(item) for key, item in copy.items() if key != KIND}
+            items = {key: self.fresh(item) for key, item in self._keyed(copy)}
             try:
                 kind, factory = copy.get(KIND, ("dict", None))
                 return dictionary(kind, factory, items)
@@ -290,6 +288,9 @@ class Copier:
         if type(copy) in (list, tuple):
             return type(copy)(map(self.fresh, copy))
         return deque(map(self.fresh, copy), copy.maxlen) if isinstance(copy, deque) else self._of_states.copied(copy)
+
+    def _keyed(self, copy: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        return ((key_from(key, self._own), item) for key, item in copy.items() if key != KIND)
 
     def _found(self, copy: dict[str, Any], target: Any) -> Any:
         """The object of this member for which a copy stands, with what it holds."""
@@ -312,8 +313,8 @@ class Copier:
         if NAMED in copy and (named := tuple_class(copy[TYPE])) is not None:
             items = map(self.fresh, copy[NAMED])
             return tuple.__new__(named, items) if hasattr(named, "_fields") else named(tuple(items))
-        if copy[TYPE] in ("_io.BytesIO", "_io.StringIO"):
-            return memory_file(copy[TYPE], copy[OBJECT])
+        if copy[TYPE].startswith(("_io.", "pandas.")):
+            return new_object(copy[TYPE], self._of_states.copied(copy[OBJECT]))
         kind: Any = own_class(copy[TYPE]) or NAMESPACES.get(copy[TYPE])
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
@@ -378,14 +379,14 @@ class Copier:
         """Let a container of the program's own class hold these items, without a call of its own methods."""
         before: Any = list(target) if isinstance(target, list) else dict(target) if isinstance(target, dict) else ()
         if isinstance(target, dict):
-            set_items(target, {k: self.merged(before.get(k), item) for k, item in copy.items() if k != KIND})
+            set_items(target, {key: self.merged(before.get(key), item) for key, item in self._keyed(copy)})
         elif isinstance(target, list):
             set_items(target, [self.merged(before[p] if p < len(before) else None, i) for p, i in enumerate(copy)])
         else:
             set_items(target, [self.fresh(item) for item in copy])
 
     def _put_items(self, target: dict[Any, Any], copy: dict[Any, Any]) -> bool:
-        items = {key: self.merged(target.get(key), item) for key, item in copy.items() if key != KIND}
+        items = {key: self.merged(target.get(key), item) for key, item in self._keyed(copy)}
         skipped = {key: value for key, value in target.items() if key not in items and self._is_skipped(value)}
         target.clear()
         target.update(skipped | items)
