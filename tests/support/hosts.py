@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
@@ -169,11 +170,7 @@ class Hosts:
         if host == self._switch:
             made = ["link add switch type bridge stp_state 0 forward_delay 0", f"addr add {address}/24 dev switch"]
             return self.ip(host, *made, "link set switch up", "link set lo up")
-        peer = f"link add {host} type veth peer name eth0 netns {self.pid(host)}"
-        try:
-            self.ip(self._switch, peer)
-        except ClusterError:  # the namespace that was switched off has not been taken down yet
-            self.ip(self._switch, f"link delete {host}", peer)
+        add_link(partial(self.ip, self._switch), host, self.pid(host))
         self.ip(self._switch, f"link set {host} master switch up")
         self.ip(host, f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up")
 
@@ -190,6 +187,23 @@ class Hosts:
         )
         if done.returncode:
             raise ClusterError(f"{command} {text!r}: {done.stderr}")
+
+
+def add_link(ip: Callable[[str], object], host: str, pid: int) -> None:
+    """Link the switch, whose commands ``ip`` takes, to the network of the process ``pid`` of a host.
+
+    The link of a namespace that was switched off may still be there, and goes at any moment.
+    """
+    deadline = time.monotonic() + UP_S
+    while True:
+        try:
+            ip(f"link add {host} type veth peer name eth0 netns {pid}")
+            return
+        except ClusterError:
+            if time.monotonic() > deadline:
+                raise
+        with suppress(ClusterError):
+            ip(f"link delete {host}")
 
 
 @contextmanager

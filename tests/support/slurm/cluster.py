@@ -16,10 +16,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.system.processes import identify
+from tests.support.hosts import add_link
 from tests.support.slurm.boot import REBOOT
 from tests.support.slurm.machine import PATH, PLACE, PREFIX, die_with, sweep
 from tests.support.slurm.settings import address, gres_conf, hosts, scripts, slurm_conf
@@ -340,11 +342,7 @@ class Testbed:
             ]
             return self._ip(node, *commands, "link set switch up", "link set lo up")
         index = [*self.nodes, *self.logins].index(node) + 1
-        with_peer = f"link add {node} type veth peer name eth0 netns {self.pid(node)}"
-        try:
-            self._ip(CONTROLLER, with_peer)
-        except ClusterError:  # the namespace that was switched off has not been taken down yet
-            self._ip(CONTROLLER, f"link delete {node}", with_peer)
+        add_link(partial(self._ip, CONTROLLER), node, self.pid(node))
         self._ip(CONTROLLER, f"link set {node} master switch up")
         self._ip(node, f"addr add {address(index)}/24 dev eth0", "link set eth0 up", "link set lo up")
 
