@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
+from tests.support.links import add_link
 from tests.support.slurm.machine import PATH, die_with
 
 SPACES = ("--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc")
@@ -187,23 +188,6 @@ class Hosts:
         )
         if done.returncode:
             raise ClusterError(f"{command} {text!r}: {done.stderr}")
-
-
-def add_link(ip: Callable[[str], object], host: str, pid: int) -> None:
-    """Link the switch, whose commands ``ip`` takes, to the network of the process ``pid`` of a host.
-
-    The link of a namespace that was switched off may still be there, and goes at any moment.
-    """
-    deadline = time.monotonic() + UP_S
-    while True:
-        try:
-            ip(f"link add {host} type veth peer name eth0 netns {pid}")
-            return
-        except ClusterError:
-            if time.monotonic() > deadline:
-                raise
-        with suppress(ClusterError):
-            ip(f"link delete {host}")
 
 
 @contextmanager

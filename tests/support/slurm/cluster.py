@@ -21,7 +21,7 @@ from pathlib import Path
 
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.system.processes import identify
-from tests.support.hosts import add_link
+from tests.support.links import add_link
 from tests.support.slurm.boot import REBOOT
 from tests.support.slurm.machine import PATH, PLACE, PREFIX, die_with, sweep
 from tests.support.slurm.settings import address, gres_conf, hosts, scripts, slurm_conf
