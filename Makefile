@@ -181,7 +181,8 @@ kubernetes: install  ## build Kubernetes from Debian's source, once: ten minutes
 
 .PHONY: test-kubernetes
 test-kubernetes: kubernetes  ## tests against a real Kubernetes of two nodes on this machine; not in `make test-all`
-	$(call step,Kubernetes tests,python tests/leaks.py python -m pytest -m kubernetes --durations 15 $(PYTEST))
+	$(call step,Kubernetes tests,python tests/leaks.py .ci/beside -m kubernetes --durations 15 $(PYTEST) \
+		-- $(KUBERNETES_LANES) $(call others,$(KUBERNETES_LANES)))
 
 .PHONY: test-newest
 test-newest:  ## fast Python tests on the newest Python and the newest release of every dependency; says what broke
@@ -206,6 +207,8 @@ lint: install  ## ruff, mypy, translations, tsc, eslint, prettier
 FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" \
 	"tests/storage tests/server tests/backends tests/aws"
 SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
+KUBERNETES := tests/kubernetes/test_
+KUBERNETES_LANES := "$(KUBERNETES)jobs.py $(KUBERNETES)kept_pods.py $(KUBERNETES)head.py $(KUBERNETES)setup.py"
 others = "$(addprefix --ignore=,$(subst ",,$(1)))"
 
 # A fast test is given up after two minutes, so that none of them becomes slow unnoticed.

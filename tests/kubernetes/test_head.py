@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.support.kubernetes.cluster import API
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 START_S = 120.0
+ASLEEP_S = float(os.environ.get("TEST_ASLEEP_S", "20"))  # 600 for the bar
 ACCOUNT = "heads"
 
 
@@ -152,6 +154,27 @@ def test_a_head_that_is_lost_is_replaced_and_obeys_what_was_asked_meanwhile(
     kubernetes.until(lambda: laptop.head_pods(run) == [] and jobs_of(kubernetes, run) == [], "nothing is left")
     laptop.same_journal(run)
     assert "stopped" in laptop("list").stdout and "step" in laptop("events", run.job_id).stdout
+
+
+def test_a_laptop_that_sleeps_loses_no_event(laptop: Laptop, kubernetes: Testbed, tmp_path: Path) -> None:
+    source = TRAIN.replace("(24)", "(1_000_000)")
+    run = laptop.train(tmp_path, source, "--nodes", "1", "--env", "PAUSE_S=0.05")
+    run.until_world(1, START_S)
+    follower, before = laptop.follower(run), run.view["step"]
+    os.kill(follower, signal.SIGSTOP)
+    asleep_until = time.monotonic() + ASLEEP_S
+    kubernetes.until(lambda: time.monotonic() > asleep_until, "the lid is open", timeout_s=ASLEEP_S + START_S)
+    missed = sum(map(len, written(laptop.of_head(run) / "events").values()))
+    missed -= sum(map(len, written(run.store.job(run.job_id).path / "events").values()))
+    os.kill(follower, signal.SIGCONT)
+    run.until_step(before + int(ASLEEP_S), START_S)
+    laptop("stop", run.job_id)
+    assert run.until_ended(START_S)["state"] == "stopped", run.story()
+    kubernetes.until(lambda: laptop.follower(run) == 0, "the follower has ended")
+    laptop.same_journal(run)
+    steps = [event.data["step"] for event in run.of_kind("step.committed")]
+    assert steps == list(range(1, len(steps) + 1)) and missed > 1000 * ASLEEP_S / 60, (len(steps), missed)
+    print(f"asleep for {ASLEEP_S:g} s: {missed} bytes of the journal were missed, {len(steps)} steps are here")
 
 
 def test_a_job_whose_head_never_starts_says_why_and_is_stopped(
