@@ -87,7 +87,11 @@ class RunLabelsHandler(ApiHandler):
     @authorized
     async def post(self) -> None:
         body = self.body("labelRuns")
-        changed = await self.call(_labelled, body.pop("jobs"), identity=self.identity(), **body)
+        named = body.pop("jobs")
+        try:
+            changed = await self.call(_labelled, named, identity=self.identity(), **body)
+        finally:
+            self.services.tailer.look_at(named)  # some are changed, too, where a later one is refused
         self.finish(json.dumps({"jobs": changed}))
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +81,8 @@ class Tailer:
         self._stamps: dict[str, int] = {}
         self._looked = 0  # where in the list the next look at jobs that nobody follows begins
         self._jobs_watchers: set[Wake] = set()
-        self._over: set[str] = set()  # ended jobs that are too old for the list
+        self._over: dict[str, bool] = {}  # ended jobs that are too old for the list, and whether each is archived
+        self._labelled: set[str] = set()  # jobs on which somebody has just written
         self.jobs = JobsList()
         self._scanned_s = self._probed_s = float("-inf")
         self._other_host = OtherHost(store)
@@ -132,6 +133,12 @@ class Tailer:
             elif tail := self._tails.get(name):
                 tail.watchers.discard(wake)
                 tail.changed_s = tail.left_s = time.monotonic()
+
+    def look_at(self, job_ids: Iterable[str]) -> None:
+        """Read what was just written on jobs, also on those that nobody follows any more."""
+        with self._lock:
+            self._labelled.update(job_ids)
+        self._news.set()
 
     def _watched(self, name: str, wake: Wake) -> Topic:
         while True:
@@ -271,6 +278,8 @@ class Tailer:
         began_s = self._scanned_s = time.monotonic()
         newest = set(ids[: self._jobs_listed])
         looks = self._next_looks(ids)
+        for job_id in looks:
+            self._over.pop(job_id, None)
         for job_id in ids:
             if job_id in self._over and job_id not in newest:
                 continue
@@ -284,15 +293,17 @@ class Tailer:
     def _drop_if_over(self, job_id: str, newest: set[str]) -> None:
         """Of the jobs that are older than the newest, the list has those that have not ended."""
         if job_id not in newest and job_id in self._summaries:
-            if self._summaries[job_id][1]["state"] in TERMINAL_STATES:
-                self._over.add(job_id)
+            view = self._summaries[job_id][1]
+            if view["state"] in TERMINAL_STATES:
+                self._over[job_id] = _is_archived(view)
                 del self._summaries[job_id]
 
     def _publish(self, ids: list[str]) -> None:
         self._summaries = {job_id: self._summaries[job_id] for job_id in ids if job_id in self._summaries}
-        older = len(ids) - len(self._summaries)
+        older = len(ids) - len(self._summaries) - sum(self._over.values())
         before = ids[: self._jobs_listed][-1] if older else ""
-        if self.jobs.tell((view for _, view in self._summaries.values()), older, before, time.monotonic()):
+        shown = (view for _, view in self._summaries.values() if not _is_archived(view))
+        if self.jobs.tell(shown, older, before, time.monotonic()):
             self._wake(self._jobs_watchers)
 
     def _next_looks(self, ids: list[str]) -> set[str]:
@@ -300,7 +311,9 @@ class Tailer:
         listed = [job_id for job_id in ids if job_id in self._summaries]
         first = self._looked if self._looked < len(listed) else 0
         self._looked = first + LOOKS
-        return set(listed[first : first + LOOKS])
+        with self._lock:
+            labelled, self._labelled = self._labelled, set()
+        return set(listed[first : first + LOOKS]) | labelled
 
     def _has_news(self, job_id: str) -> bool:
         """Whether the journal has another file than at the last look; a first look says no."""
@@ -340,5 +353,10 @@ class Tailer:
             gone = name not in ids and not (self._store.jobs / name).is_dir()
             if tail.topic.overlay({"deleted": True} if gone else {}):
                 self._wake(tail.watchers)
-        self._over &= ids
+        self._over = {job_id: archived for job_id, archived in self._over.items() if job_id in ids}
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in ids}
+
+
+def _is_archived(view: View) -> bool:
+    """Whether the lists leave a job out: one that runs is shown all the same."""
+    return bool(view["labels"]["archived"]) and view["state"] in TERMINAL_STATES

@@ -24,6 +24,11 @@ export type Connection = 'connecting' | 'online' | 'offline' | 'absent';
 /** Topics that changed: `cluster`, `jobs`, `connection`, or a job's id. */
 export type Changed = ReadonlySet<string>;
 
+/** Whether the lists leave a job out: one that runs is shown all the same. */
+function isArchived(job: IJobSummary): boolean {
+  return job.labels.archived && TERMINAL_STATES.has(job.state);
+}
+
 export class HyperpodModel implements IDisposable {
   constructor(api: Api, stream?: Stream) {
     this.api = api;
@@ -88,12 +93,10 @@ export class HyperpodModel implements IDisposable {
     if (this._before && !this._loading) {
       this._loading = true;
       try {
-        const { jobs } = await this.api.jobsBefore(
-          this._pagesEnd ?? this._before
-        );
-        this._pagesEnd = jobs.at(-1)?.id ?? this._pagesEnd;
-        const known = new Set(this.jobs.map(job => job.id));
-        this._older.push(...jobs.filter(job => !known.has(job.id)));
+        let found: IJobSummary[];
+        do {
+          found = await this._nextPage();
+        } while (found.length > 0 && !this._addOlder(found));
       } finally {
         this._loading = false;
       }
@@ -197,6 +200,20 @@ export class HyperpodModel implements IDisposable {
     this._retire();
   }
 
+  private async _nextPage(): Promise<IJobSummary[]> {
+    const { jobs } = await this.api.jobsBefore(this._pagesEnd ?? this._before);
+    this._pagesEnd = jobs.at(-1)?.id ?? this._pagesEnd;
+    return jobs;
+  }
+
+  /** Returns whether a page has anything to show: all of its jobs may be in the archive. */
+  private _addOlder(page: readonly IJobSummary[]): boolean {
+    const known = new Set(this.jobs.map(job => job.id));
+    const added = page.filter(job => !known.has(job.id) && !isArchived(job));
+    this._older.push(...added);
+    return added.length > 0;
+  }
+
   /** A job that was unknown may exist by now. */
   private _askAgain(): void {
     for (const job of this._summaries ?? []) {
@@ -296,19 +313,24 @@ export class HyperpodModel implements IDisposable {
     const order = new Set(message.order ?? jobs.keys());
     if (this._pagesEnd !== null && message.older > this._olderCount) {
       // A job that leaves the list, because newer ones came, is the first of the pages.
-      const left = [...jobs.values()].filter(job => !order.has(job.id));
+      const left = [...jobs.values()].filter(
+        job => !order.has(job.id) && !job.labels.archived
+      );
       this._older.unshift(...left);
     }
     this._summaries = [...order].flatMap(id => jobs.get(id) ?? []);
-    this._older = this._older.filter(job => !order.has(job.id));
+    const paged = this._older.filter(job => !order.has(job.id));
+    const moved = this._older.length - paged.length;
+    const fewer = message.older < this._olderCount - moved;
+    this._older = paged;
     this._olderCount = message.older;
     this._before = message.before;
-    if (this._older.length > this._olderCount) {
+    if (fewer || this._older.length > this._olderCount) {
       this._forgetPages();
     }
   }
 
-  /** Some of their jobs may have been deleted. */
+  /** Some of their jobs may have been deleted, or are in the archive. */
   private _forgetPages(): void {
     this._older = [];
     this._pagesEnd = null;

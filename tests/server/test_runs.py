@@ -134,6 +134,31 @@ async def test_the_list_of_jobs_follows_labels_of_jobs_that_have_ended(
         pass
 
 
+@pytest.mark.parametrize("extension_config", [{"jobs_listed": 2}])
+async def test_archived_jobs_leave_the_list_and_its_count_unless_they_run(
+    api: Api, connect: Callable[[], Awaitable[Client]], make_job: MakeJob
+) -> None:
+    running = make_job("running")
+    jobs = [ended(make_job(f"job{number}")) for number in range(4)]
+    client = await connect()
+    await client.subscribe("jobs")
+
+    async def shows(listed: list[str], older: int) -> None:
+        await client.until(lambda: [one["id"] for one in client.jobs or []] == listed and client.older == older)
+
+    async def archive(names: list[str], archived: bool = True) -> None:
+        assert (await api("POST", "/runs/labels", {"jobs": names, "archived": archived}))[0] == 200
+
+    await shows([jobs[3].id, jobs[2].id, running.id], 2)
+    await archive([jobs[3].id, jobs[0].id, running.id])
+    await shows([jobs[2].id, running.id], 1)
+    late = await connect()
+    await late.subscribe("jobs")
+    await late.until(lambda: [one["id"] for one in late.jobs or []] == [jobs[2].id, running.id] and late.older == 1)
+    await archive([jobs[3].id, jobs[0].id], False)
+    await shows([jobs[3].id, jobs[2].id, running.id], 2)
+
+
 def test_a_table_reads_a_job_that_has_ended_once(
     store: Store, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,25 @@ describe('HyperpodModel', () => {
       expect([ids(), model.olderJobs]).toEqual([['c', 'b', 'old'], 1]);
     });
 
+    it('leaves archived jobs out of the pages, and asks on where a page has nothing else', async () => {
+      const archived = (id: string) => ({
+        ...newJobView(id),
+        state: 'succeeded' as const,
+        labels: { ...newJobView(id).labels, archived: true }
+      });
+      jobsBefore.mockResolvedValueOnce({ jobs: [archived('a')], older: 4 });
+      jobsBefore.mockResolvedValueOnce({
+        jobs: [archived('y'), ...listed('z')],
+        older: 2
+      });
+      await model.loadOlder();
+      expect(jobsBefore).toHaveBeenLastCalledWith('a');
+      expect([ids(), model.olderJobs]).toEqual([['c', 'b', 'old', 'z'], 2]);
+      // Somebody archives one of those that are shown: the server counts one less.
+      socket().say({ type: 'jobs.changed', jobs: [], older: 2, before: 'b' });
+      expect([ids(), model.olderJobs]).toEqual([['c', 'b', 'old'], 2]);
+    });
+
     it('shows what the list says of a job that nobody watches any more', () => {
       const watch = model.watch('b');
       socket().say({ type: 'snapshot', topic: 'b', view: newJobView('b') });
