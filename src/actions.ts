@@ -6,6 +6,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Api, FaultTarget, ISharing, TrialsOf } from './api';
 import { ScaleBody } from './components/scale';
 import { isSure } from './components/sure';
+import { namedJob } from './format';
 import type { Fault } from './model/events';
 import type { HyperpodModel } from './model/model';
 import type { IJobSummary } from './model/views';
@@ -284,7 +285,7 @@ export class Actions {
       return;
     }
     const result = await showDialog({
-      title: this._trans.__('Scale %1', job.name),
+      title: this._trans.__('Scale %1', namedJob(job)),
       body: new ScaleBody(job, this._trans),
       buttons: [
         Dialog.cancelButton(),
@@ -316,7 +317,7 @@ export class Actions {
   }
 
   private _name(id: string): string {
-    return this._model.summary(id)?.name || id;
+    return namedJob(this._model.summary(id) ?? { id, name: '' });
   }
 
   /** Make a request; a refusal is shown in the server's words. */

@@ -123,3 +123,13 @@ export function oncePer<T>(
     return found;
   };
 }
+
+/** What tells two jobs of one name apart: the end of an id. */
+export function shortId(id: string): string {
+  return id.slice(id.lastIndexOf('-') + 1);
+}
+
+/** A job in a question: `train (z4ba4hm7)`. */
+export function namedJob(job: { id: string; name: string }): string {
+  return job.name ? `${job.name} (${shortId(job.id)})` : job.id;
+}

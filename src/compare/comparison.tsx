@@ -4,6 +4,7 @@ import { IComparison, messageOf } from '../api';
 import { Part } from '../components/boundary';
 import { useShared } from '../components/context';
 import { Button, StateChip } from '../components/parts';
+import { shortId } from '../format';
 import { said } from '../said/said';
 import { Connection } from '../sidebar/sidebar';
 import { Chart, DASHES, IMark } from './chart';
@@ -162,9 +163,7 @@ function Legend(props: {
           >
             {run.name}
           </button>
-          <span className="jp-Hp-id">
-            {run.id.slice(run.id.lastIndexOf('-') + 1)}
-          </span>
+          <span className="jp-Hp-id">{shortId(run.id)}</span>
           <StateChip state={run.state} trans={trans} />
           {run.tags.map(tag => (
             <span key={tag} className="jp-Hp-tag">

@@ -43,21 +43,28 @@ function ScaleForm(props: {
   onChange: (target: number) => void;
 }): JSX.Element {
   const { job, trans } = props;
-  const [target, setTarget] = React.useState(job.target || job.nodes_wanted);
+  // As typed: a first digit may lie outside of the range. The browser refuses what stays there, and the dialog with it.
+  const [text, setText] = React.useState(
+    String(job.target || job.nodes_wanted)
+  );
   const id = React.useId();
   const change = (event: React.ChangeEvent<HTMLInputElement>) => {
     const value = event.target.valueAsNumber;
-    if (Number.isInteger(value)) {
-      const within = Math.min(job.maximum, Math.max(job.minimum, value));
-      setTarget(within);
-      props.onChange(within);
+    setText(event.target.value);
+    if (
+      Number.isInteger(value) &&
+      job.minimum <= value &&
+      value <= job.maximum
+    ) {
+      props.onChange(value);
     }
   };
   const field = {
     min: job.minimum,
     max: job.maximum,
     step: 1,
-    value: target,
+    value: text,
+    required: true,
     onChange: change
   };
   return (

@@ -13,6 +13,7 @@ import { problems } from '../run/choice';
 import { TextField, TickField } from '../run/fields';
 import { IChoice, NOTHING } from '../run/line';
 import { Where } from '../run/where';
+import { useChoice } from '../run/useChoice';
 import { problemText } from '../run/words';
 import { said } from '../said/said';
 import type { IPromoted } from './dialog';
@@ -39,7 +40,7 @@ export function PromotionForm(props: {
 }): JSX.Element {
   const { job, backends, first } = props.question;
   const { trans } = useShared();
-  const [choice, setChoice] = React.useState<IChoice>({
+  const [choice, setFields] = useChoice({
     ...NOTHING,
     backend: first.backend,
     nodes: first.nodes,
@@ -57,7 +58,7 @@ export function PromotionForm(props: {
   const backend = backends.find(one => one.name === choice.backend);
   const refused = plan !== null && plan.asks > 0 && !accept;
   const change = (fields: Partial<IChoice>) => {
-    setChoice({ ...choice, ...fields });
+    setFields(fields);
     setAccept(false);
   };
   return (
@@ -72,6 +73,7 @@ export function PromotionForm(props: {
         <Where
           choice={choice}
           change={change}
+          counted
           backend={choice.backend}
           local={backend?.owns_nodes ?? false}
           backends={backends}

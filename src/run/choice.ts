@@ -67,16 +67,33 @@ export function offered(nodes: number): string {
   return `${Math.max(1, Math.floor(nodes / 2))}:${Math.max(1, nodes)}`;
 }
 
+/** A choice with what a person has just changed. `range` is what the person chose last; a number of nodes widens that. */
+export function changed(
+  choice: IChoice,
+  range: string,
+  fields: Partial<IChoice>
+): IChoice {
+  const after = { ...choice, ...fields };
+  if (fields.nodes === undefined || fields.elastic !== undefined) {
+    return after;
+  }
+  return {
+    ...after,
+    elastic: fields.nodes === null ? range : including(range, fields.nodes)
+  };
+}
+
 export type Problem =
   'nodes' | 'range' | 'outside' | 'name' | 'priority' | 'spares' | 'python';
 
-/** What is wrong, by field. The magic checks everything again, with more knowledge. */
+/** What is wrong, by field. The magic checks everything again, with more knowledge. `counted`: it needs a number of nodes. */
 export function problems(
-  choice: IChoice
+  choice: IChoice,
+  counted = false
 ): Partial<Record<keyof IChoice, Problem>> {
   const found: Partial<Record<keyof IChoice, Problem>> = {};
   const range = bounds(choice.elastic);
-  if (choice.nodes !== null && !within(choice.nodes, 1, 100_000)) {
+  if (choice.nodes === null ? counted : !within(choice.nodes, 1, 100_000)) {
     found.nodes = 'nodes';
   }
   if (range && (range[0] < 1 || range[0] > range[1])) {

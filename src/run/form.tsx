@@ -7,9 +7,10 @@ import { useShared } from '../components/context';
 import { Button } from '../components/parts';
 import { settled } from './choice';
 import type { IAbout, ISaid } from './kernel';
-import { Change, IChoice, rewritten, write } from './line';
+import { IChoice, rewritten, write } from './line';
 import type { IParameter } from './parameters';
 import { useAnswer } from './promise';
+import { useChoice } from './useChoice';
 import { More, Parameters, What } from './what';
 import { Where } from './where';
 
@@ -48,7 +49,7 @@ export function Form(props: {
 }): JSX.Element {
   const { question, onChange } = props;
   const { trans } = useShared();
-  const [choice, setChoice] = React.useState(question.first);
+  const [choice, change] = useChoice(question.first);
   const [values, setValues] = React.useState<Record<string, string>>({});
   const about = useAnswer(question.about);
   const backends = useAnswer(question.backends);
@@ -65,7 +66,6 @@ export function Form(props: {
   React.useEffect(() => {
     onChange(answer);
   });
-  const change: Change = fields => setChoice({ ...choice, ...fields });
   return (
     <>
       <p className="jp-Hp-quiet">
@@ -96,6 +96,7 @@ export function Form(props: {
         <Where
           choice={choice}
           change={change}
+          counted={question.first.nodes !== null}
           backend={backend}
           local={local}
           backends={backends.found ?? []}

@@ -2,15 +2,7 @@ import * as React from 'react';
 
 import type { IBackend } from '../api';
 import { useShared, useTopics } from '../components/context';
-import {
-  bounds,
-  capacity,
-  including,
-  needed,
-  offered,
-  outlook,
-  problems
-} from './choice';
+import { bounds, capacity, needed, offered, outlook, problems } from './choice';
 import { NumberField, SelectField, TextField, TickField } from './fields';
 import type { Change, IChoice } from './line';
 import { problemText, stateTally } from './words';
@@ -19,12 +11,14 @@ import { problemText, stateTally } from './words';
 export function Where(props: {
   choice: IChoice;
   change: Change;
+  /** It needs a number of nodes. */
+  counted: boolean;
   backend: string;
   local: boolean;
   backends: readonly IBackend[];
   problem: string;
 }): JSX.Element {
-  const { choice, change, backend, local, backends } = props;
+  const { choice, change, counted, backend, local, backends } = props;
   const { trans } = useShared();
   const found = backends.find(one => one.name === backend);
   const known = found ? backends : [...backends, unknown(backend)];
@@ -52,7 +46,7 @@ export function Where(props: {
         problem={found?.missing || found?.problem || props.problem}
         onChange={name => change({ backend: name })}
       />
-      <Nodes choice={choice} change={change} />
+      <Nodes choice={choice} change={change} counted={counted} />
       {backend === 'slurm' && <Slurm choice={choice} change={change} />}
       <Elastic choice={choice} change={change} />
     </>
@@ -146,8 +140,12 @@ function Slurm(props: { choice: IChoice; change: Change }): JSX.Element {
   );
 }
 
-function Nodes(props: { choice: IChoice; change: Change }): JSX.Element {
-  const { choice, change } = props;
+function Nodes(props: {
+  choice: IChoice;
+  change: Change;
+  counted: boolean;
+}): JSX.Element {
+  const { choice, change, counted } = props;
   const { trans } = useShared();
   const most = bounds(choice.elastic)?.[1] ?? 1;
   return (
@@ -158,14 +156,8 @@ function Nodes(props: { choice: IChoice; change: Change }): JSX.Element {
       max={100_000}
       placeholder={String(most)}
       help={trans.__('Every node runs the code, each as one rank.')}
-      problem={problemText(problems(choice).nodes, trans)}
-      onChange={nodes =>
-        change({
-          nodes,
-          elastic:
-            nodes === null ? choice.elastic : including(choice.elastic, nodes)
-        })
-      }
+      problem={problemText(problems(choice, counted).nodes, trans)}
+      onChange={nodes => change({ nodes })}
     />
   );
 }

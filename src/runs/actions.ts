@@ -5,6 +5,7 @@ import { InputDialog } from '@jupyterlab/apputils';
 import type { ILabelling, IRun } from '../api';
 import type { IShared } from '../components/context';
 import { isSure } from '../components/sure';
+import { namedJob } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import { tellRefusal } from '../refusals';
 import type { Rows } from './rows';
@@ -57,7 +58,7 @@ export class RunActions {
     const { trans } = this._shared;
     const sure = await isSure(
       runs.length === 1
-        ? trans.__('Archive %1?', runs[0].name)
+        ? trans.__('Archive %1?', namedJob(runs[0]))
         : trans._n('Archive %1 run?', 'Archive %1 runs?', runs.length),
       trans.__(
         'They leave the lists, and everything is kept. The filter is:archived shows them, and from there they can be brought back.'
@@ -76,7 +77,7 @@ export class RunActions {
     const { trans, model } = this._shared;
     const sure = await isSure(
       runs.length === 1
-        ? trans.__('Delete %1?', runs[0].name)
+        ? trans.__('Delete %1?', namedJob(runs[0]))
         : trans._n('Delete %1 run?', 'Delete %1 runs?', runs.length),
       trans.__(
         'Journal, output, specification and code are removed for good. Checkpoints elsewhere stay.'

@@ -6,6 +6,7 @@ import * as React from 'react';
 import type { IRun } from '../api';
 import { useShared } from '../components/context';
 import { StateChip } from '../components/parts';
+import { shortId } from '../format';
 import type { IColumn } from './columns';
 import { EditableCell } from './editable';
 import type { IIndexed } from './filter';
@@ -355,9 +356,7 @@ function Content(
           >
             {run.name}
           </button>
-          <span className="jp-Hp-id">
-            {run.id.slice(run.id.lastIndexOf('-') + 1)}
-          </span>
+          <span className="jp-Hp-id">{shortId(run.id)}</span>
         </>
       );
     case 'sweep':

@@ -1,3 +1,4 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { notebookIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
@@ -14,7 +15,7 @@ import {
   placeText
 } from '../components/parts';
 import { failureOf, progress, traffic } from '../derive';
-import { formatDuration, formatLoss } from '../format';
+import { formatDuration, formatLoss, shortId } from '../format';
 import { runsIcon, schedulesIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
@@ -38,6 +39,8 @@ export function JobsSection(): JSX.Element {
   const shown = jobs.filter(
     job => !TERMINAL_STATES.has(job.state) || kept.has(job)
   );
+  const names = new Map<string, number>();
+  shown.forEach(({ name }) => names.set(name, (names.get(name) ?? 0) + 1));
   const showMore = async () => {
     setMore(more + PAGE);
     if (ended.length - kept.size < PAGE && olderJobs > 0) {
@@ -68,7 +71,7 @@ export function JobsSection(): JSX.Element {
         <ul className="jp-Hp-jobs">
           {shown.map(job => (
             <Part key={job.id} name={job.id}>
-              <JobRow summary={job} />
+              <JobRow summary={job} named={names.get(job.name) === 1} />
             </Part>
           ))}
         </ul>
@@ -110,7 +113,12 @@ function Empty(): JSX.Element {
   );
 }
 
-function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
+function JobRow(props: {
+  summary: IJobSummary;
+  /** No other row has its name. */
+  named: boolean;
+}): JSX.Element {
+  const { summary, named } = props;
   const { model, trans } = useShared();
   useTopics(summary.id);
   const job: IJobSummary & Partial<IJobView> =
@@ -120,6 +128,7 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
   const served = traffic(job);
   const value = served ? served.loaded : progress(job);
   const failure = said(failureOf(job) ?? '', trans);
+  const place = placeOf(job, failure, trans);
   return (
     <li className="jp-Hp-job" data-state={job.state}>
       <div className="jp-Hp-row">
@@ -149,18 +158,19 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
         />
       )}
       <div className="jp-Hp-row jp-Hp-small">
-        <span
-          className="jp-Hp-clip"
-          title={served && active ? loadText(job, trans) : undefined}
-        >
-          {served && active
-            ? loadText(job, trans, true)
-            : job.step > 0 || job.session
-              ? placeText(job, trans)
-              : failure
-                ? null
-                : said(job.reason, trans)}
-        </span>
+        {!named && (
+          <span className="jp-Hp-id" title={trans.__('Job id')}>
+            {shortId(job.id)}
+          </span>
+        )}
+        {place && (
+          <span
+            className="jp-Hp-clip"
+            title={served && active ? loadText(job, trans) : undefined}
+          >
+            {place}
+          </span>
+        )}
         {job.loss !== null && (
           <span title={trans.__('Loss')}>{formatLoss(job.loss, job.step)}</span>
         )}
@@ -182,6 +192,21 @@ function JobRow({ summary }: { summary: IJobSummary }): JSX.Element {
       )}
     </li>
   );
+}
+
+/** Where a job is: its load or its step, else why it is in its state; empty where it failed before any step. */
+function placeOf(
+  job: IJobSummary,
+  failure: string,
+  trans: TranslationBundle
+): string {
+  if (traffic(job) && !TERMINAL_STATES.has(job.state)) {
+    return loadText(job, trans, true);
+  }
+  if (job.step > 0 || job.session) {
+    return placeText(job, trans);
+  }
+  return failure ? '' : said(job.reason, trans);
 }
 
 /** How long an ended job ran; the tooltip has the time. */

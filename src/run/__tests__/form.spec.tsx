@@ -88,6 +88,38 @@ it('writes the line while a person types', async () => {
   expect(answer.local).toBe(true);
 });
 
+it('widens the range that a person chose by the number that stands there, not by its first digits', async () => {
+  const line = '%%hyperpod --nodes 4 --elastic 2:4';
+  await show({ line, first: { ...NOTHING, nodes: 4, elastic: '2:4' } });
+  type('Nodes', '1');
+  expect(answer.line).toContain('--nodes 1 --elastic 1:4');
+  type('Nodes', '14');
+  expect(answer.line).toContain('--nodes 14 --elastic 2:14');
+  type('Nodes', '40');
+  type('Nodes', '4');
+  expect(answer.line).toBe(line);
+  type('At most', '8');
+  type('Nodes', '10');
+  type('Nodes', '3');
+  expect(answer.line).toContain('--nodes 3 --elastic 2:8');
+});
+
+it('asks for the number of nodes where it was taken away, and only there', async () => {
+  await show();
+  type('Nodes', '');
+  // Where something has this class, the dialog lets nobody accept.
+  expect(find('.jp-mod-error').textContent).toContain('a whole number from 1');
+  type('Nodes', '3');
+  expect(host.querySelector('.jp-mod-error')).toBeNull();
+});
+
+it('runs a cell whose line leaves the number of nodes out', async () => {
+  const line = '%%hyperpod --elastic 2:4';
+  await show({ line, first: { ...NOTHING, elastic: '2:4' } });
+  expect(host.querySelector('.jp-mod-error')).toBeNull();
+  expect(answer.line).toBe(line);
+});
+
 it('says what is wrong beside the field', async () => {
   await show();
   type('Name', 'a b');

@@ -86,6 +86,21 @@ describe('the list of jobs', () => {
   });
 });
 
+describe('jobs of one name', () => {
+  it('are told apart by their ids, others need none', () => {
+    const jobs = [
+      job({ id: 'longa-z4ba4hm7', name: 'longa' }),
+      job({ id: 'longa-x5xumxz3', name: 'longa' }),
+      job()
+    ];
+    draw(<JobsSection />, panel(jobs));
+    const ids = [...host.querySelectorAll('.jp-Hp-job')].map(
+      row => row.querySelector('.jp-Hp-id')?.textContent
+    );
+    expect(ids).toEqual(['z4ba4hm7', 'x5xumxz3', undefined]);
+  });
+});
+
 describe('a full disk', () => {
   it('is told above everything, for as long as it lasts', () => {
     const room = 'the disk of the store is full; what is shown may be old';
