@@ -11,9 +11,6 @@ import type {
   IUserError
 } from './model/views';
 
-/** Points of the history from which the present rate is computed. */
-const RATE_POINTS = 12;
-
 /** Steps in all, or null where the number is unknown: the cell may begin further loops than its first. */
 function total(job: IJobSummary): number | null {
   const planned = job.session?.total_steps;
@@ -120,26 +117,16 @@ export function traffic(job: IJobSummary): ITraffic | null {
   };
 }
 
-/** Steps per second: the recent rate of a running job, the mean rate of an ended one. */
-export function stepsPerSecond(job: IJobView): number | null {
-  const { history } = job;
-  if (history.length < 2) {
-    return job.step_time_s ? 1 / job.step_time_s : null;
-  }
-  const last = history[history.length - 1];
-  const first = TERMINAL_STATES.has(job.state)
-    ? history[0]
-    : history[Math.max(0, history.length - RATE_POINTS)];
-  const seconds = last[2] - first[2];
-  return seconds > 0 ? (last[0] - first[0]) / seconds : null;
-}
-
-/** Seconds until the last step at the present rate. */
+/** Seconds until the last step, where the steps that are left take as long as the last ones did. */
 export function remaining(job: IJobView): number | null {
   const steps = total(job);
-  const rate = stepsPerSecond(job);
-  return steps && rate && !TERMINAL_STATES.has(job.state)
-    ? (steps - job.step) / rate
+  if (!steps || job.commits.length < 2 || TERMINAL_STATES.has(job.state)) {
+    return null;
+  }
+  const [first, first_s] = job.commits[0];
+  const [last, last_s] = job.commits[job.commits.length - 1];
+  return last_s > first_s
+    ? ((steps - job.step) * (last_s - first_s)) / (last - first)
     : null;
 }
 

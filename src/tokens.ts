@@ -21,6 +21,7 @@ export interface IHyperpodJob {
   /** The newest step that counts, and its loss. */
   readonly step: number;
   readonly loss: number | null;
+  /** Wall time from commit to commit, the median of the last steps. */
   readonly step_time_s: number | null;
   /** How many members train. */
   readonly world_size: number;

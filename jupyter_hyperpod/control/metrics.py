@@ -141,7 +141,12 @@ def _jobs(views: list[View]) -> Iterator[Metric]:
     yield _gauge("job_state", "1 for the state that a job is in.", [*labels, "state"], states)
     yield _gauge("job_step", "Newest committed step.", labels, each("step"))
     yield _gauge("job_loss", "Loss of the newest step.", labels, each("loss"))
-    yield _gauge("job_step_seconds", "Time of the newest step.", labels, each("step_time_s"))
+    yield _gauge(
+        "job_step_seconds",
+        "Wall time from commit to commit, the median of the last steps.",
+        labels,
+        each("step_time_s"),
+    )
     alive = [view for view in views if view["state"] not in TERMINAL_STATES]
     yield _gauge("job_members", "Nodes that the job trains on.", labels, each("world_size", alive))
     yield _gauge("job_members_wanted", "Nodes that the job should train on.", labels, each("target", alive))

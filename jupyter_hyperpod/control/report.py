@@ -44,9 +44,9 @@ def ago(time_s: float | None, now_s: float) -> str:
 
 
 def throughput(view: View) -> float | None:
-    """Return samples per second of the newest step, None where unknown."""
-    session, step_time_s = view["session"], view["step_time_s"]
-    return session["global_batch"] / step_time_s if session and step_time_s else None
+    """Return samples committed per second of wall time over the last steps, None where unknown."""
+    rate: float | None = view["samples_per_s"]
+    return rate
 
 
 def steps(view: View) -> str:

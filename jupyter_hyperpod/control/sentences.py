@@ -40,7 +40,8 @@ def _step_sentence(data: Mapping[str, Any]) -> str:
     loss = "nan" if data["loss"] is None else f"{data['loss']:.4g}"
     took = format_duration(data["step_time_s"])
     left_out = f"; {data['skipped']}" if data.get("skipped") else ""
-    return f"step {data['step']} loss {loss} in {took} on {plural(data['world_size'], 'node')}{again}{left_out}"
+    where = plural(data["world_size"], "node")
+    return f"step {data['step']} loss {loss} on {where}, {took} inside the step{again}{left_out}"
 
 
 def _labels_sentence(data: Mapping[str, Any]) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
+
+# [step, Unix time, samples of all steps until then] of one commit
+Commit = list[Any]
 
 TAGS_KEPT = 20
 OUTPUT_LINES = 400
 OUTPUT_CHARACTERS = 1 << 18  # Unicode characters that long pieces of output take together; the newest is kept whole
+COMMITS_KEPT = 16  # the last steps, from which the step time and the throughput are computed
 GENERATION_NODES_KEPT = 4096  # names in all generations together; the newest generation is kept whole
 
 
@@ -61,6 +66,30 @@ def append_output(records: list[dict[str, Any]], record: dict[str, Any]) -> None
         if kept and size > OUTPUT_CHARACTERS:
             del records[:-kept]
             return
+
+
+def unpaced() -> dict[str, Any]:
+    """What a view says of its pace before the first commit."""
+    return {"step_time_s": None, "samples_per_s": None, "commits": []}
+
+
+def put_commit(view: dict[str, Any], step: int, time_s: float) -> None:
+    """Append a commit, and say how fast the last steps were; the view's samples are counted already."""
+    commits = view["commits"]
+    append(commits, [step, time_s, view["samples"]], COMMITS_KEPT)
+    view["step_time_s"], view["samples_per_s"] = step_time(commits), rate(commits[0], commits[-1])
+
+
+def rate(first: Commit, last: Commit) -> float | None:
+    """Throughput: samples committed per second of wall time from one commit to another; None where no time passed."""
+    seconds = last[1] - first[1]
+    return (last[2] - first[2]) / seconds if seconds > 0 else None
+
+
+def step_time(commits: list[Commit]) -> float | None:
+    """Step time: the median of the wall time from commit to commit, in seconds; None before the second commit."""
+    times = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(commits))
+    return max(0.0, times[len(times) // 2]) if times else None
 
 
 def labelled(labels: dict[str, Any], data: Mapping[str, Any], time_s: float) -> dict[str, Any]:

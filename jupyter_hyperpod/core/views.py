@@ -14,9 +14,9 @@ from typing import Any
 
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
-from .kept import append, append_output, bound_names, labelled, put, put_node
+from .kept import append, append_output, bound_names, labelled, put, put_commit, put_node, unpaced
 
-FOLD = 8  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 9  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
@@ -30,7 +30,7 @@ RULES_KEPT = 256
 SESSIONS_KEPT = 100
 
 # fields that a list of jobs does not need
-BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
+BULK = frozenset({"output", "history", "history_stride", "commits", "decisions", "fenced", "seen"})
 # `apply` raises one of these for an event whose fields have the wrong type
 UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
 
@@ -68,7 +68,7 @@ def new_job_view(job_id: str) -> View:
         "sessions": [],
         "step": 0,
         "loss": None,
-        "step_time_s": None,
+        **unpaced(),
         "samples": 0,
         "redone": 0,
         "metrics": {},
@@ -218,7 +218,7 @@ def _enter_session(view: View, number: int) -> None:
         ended = {"number": view["session_number"], "step": view["step"], "loss": view["loss"]}
         append(view["sessions"], ended, SESSIONS_KEPT)
     view["session_number"] = number
-    view.update({"step": 0, "loss": None, "step_time_s": None, "history": [], "history_stride": 1})
+    view.update({"step": 0, "loss": None, **unpaced(), "history": [], "history_stride": 1})
 
 
 def _step_committed(view: View, event: Event) -> None:
@@ -231,8 +231,8 @@ def _step_committed(view: View, event: Event) -> None:
         return
     view["step"] = data["step"]
     view["loss"] = data["loss"]
-    view["step_time_s"] = data["step_time_s"]
     view["samples"] += data["samples"]
+    put_commit(view, data["step"], event.time_s)
     if "micro_batches" in data and view["session"]:
         batch = data["micro_batches"] * view["session"]["micro_batch"]
         view["session"] = view["session"] | {"global_batch": batch, "micro_batches": data["micro_batches"]}

@@ -82,7 +82,8 @@ EVENTS: dict[str, Fields] = {
         "session.closed": "step: int, digest: str",
         "checkpoint.loaded": "step: int, path: str, took_s: float",
         "checkpoint.refused": "path: str, reason: str",
-        # written by workers; the assignment where it changes; `steps`: this record also stands for those before it
+        # written by workers; `step_time_s`: inside the step alone, which is less than the step time of a view
+        # (`core/kept.py`); the assignment where it changes; `steps`: this record also stands for those before it
         # that were left out when old samples were thinned; micro-batches and the factor of learning rates where the
         # global batch may change
         "step.committed": (

@@ -18,7 +18,9 @@ CHANGES_KEPT = 16
 TREND_POINTS = 24
 TREND_S = 5.0
 LISTED = tuple(name for name in new_job_view("") if name not in BULK)
-MOVING = frozenset({"step", "loss", "step_time_s", "samples", "redone", "metrics", "checkpoint", "updated_s", "trend"})
+MOVING = frozenset(
+    {"step", "loss", "step_time_s", "samples_per_s", "samples", "redone", "metrics", "checkpoint", "updated_s", "trend"}
+)
 
 
 def listed_fields(topic: Topic, before: View | None, now_s: float) -> View:

@@ -7,9 +7,9 @@ import {
   ranksOf,
   remaining,
   stepAt,
-  stepsPerSecond,
   traffic
 } from '../derive';
+import { stepTime, throughput } from '../model/throughput';
 import { IIncident, IJobView, IOutput, newJobView } from '../model/views';
 
 function job(fields: Partial<IJobView>): IJobView {
@@ -31,27 +31,37 @@ const session = {
 };
 
 describe('rates', () => {
-  const history: IJobView['history'] = Array.from({ length: 100 }, (_, i) => [
-    i + 1,
-    1,
-    100 + (i < 50 ? i : 49 + (i - 49) * 0.5),
-    4
-  ]);
-  const running = job({ state: 'running', step: 100, session, history });
+  const commits: IJobView['commits'] = [
+    [97, 100, 97 * 64],
+    [98, 100.4, 98 * 64],
+    [100, 101.5, 100 * 64]
+  ];
+  const running = job({ state: 'running', step: 100, session, commits });
 
   it('takes the last steps of a job that runs', () => {
-    expect(stepsPerSecond(running)).toBeCloseTo(2);
     expect(remaining(running)).toBeCloseTo(50);
+    expect(remaining({ ...running, state: 'succeeded' })).toBeNull();
   });
 
-  it('takes all steps of a job that has ended', () => {
-    const ended = job({ ...running, state: 'succeeded' });
-    expect(stepsPerSecond(ended)).toBeCloseTo(99 / 74);
-    expect(remaining(ended)).toBeNull();
+  it('counts wall time from commit to commit', () => {
+    expect(throughput(commits)).toBeCloseTo(128);
+    expect(stepTime(commits)).toBeCloseTo(0.55);
+    expect(stepTime(commits.slice(0, 2))).toBeCloseTo(0.4);
+  });
+
+  it('knows nothing before the second commit, or of a clock that stands still', () => {
+    expect(throughput(commits.slice(0, 1))).toBeNull();
+    expect(stepTime(commits.slice(0, 1))).toBeNull();
+    expect(
+      throughput([
+        [1, 5, 64],
+        [2, 5, 128]
+      ])
+    ).toBeNull();
   });
 
   it('knows nothing of a job without steps', () => {
-    expect(stepsPerSecond(job({}))).toBeNull();
+    expect(remaining(job({}))).toBeNull();
     expect(progress(job({}))).toBeNull();
     expect(progress(running)).toBe(0.5);
     // The session declared its first loop, and the cell began further ones.

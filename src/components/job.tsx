@@ -8,7 +8,6 @@ import {
   loading,
   progress,
   remaining,
-  stepsPerSecond,
   traffic
 } from '../derive';
 import {
@@ -233,21 +232,32 @@ export function JobStats({
 }): JSX.Element {
   const { trans } = useShared();
   const ended = TERMINAL_STATES.has(job.state);
-  const rate = stepsPerSecond(job);
   const { session } = job;
   return (
     <div className="jp-Hp-stats">
       <Stat name={trans.__('Loss')}>{formatLoss(job.loss, job.step)}</Stat>
-      <Stat name={trans.__('Step time')}>
+      <Stat
+        name={trans.__('Step time')}
+        title={trans.__(
+          'Wall time from one committed step to the next: the median of the last steps'
+        )}
+      >
         {job.step_time_s === null ? '–' : formatDuration(job.step_time_s)}
       </Stat>
       <Stat
         name={trans.__('Throughput')}
-        title={trans.__('Samples per second, over the last steps')}
+        title={trans.__(
+          'Samples committed per second of wall time, over the last steps'
+        )}
       >
-        {rate && session
-          ? `${formatCount(rate * session.global_batch)}/s`
-          : '–'}
+        {job.samples_per_s === null ? (
+          '–'
+        ) : (
+          <>
+            {formatCount(job.samples_per_s)}
+            <span className="jp-Hp-unit"> {trans.__('samples/s')}</span>
+          </>
+        )}
       </Stat>
       <Stat
         name={ended ? trans.__('Members at the end') : trans.__('Members')}

@@ -7,6 +7,7 @@
 
 import { EventKind, IEvent, IEventOf, TERMINAL_STATES } from './events';
 import { foldStage } from './incidents';
+import { COMMITS_KEPT, stepTime, throughput } from './throughput';
 import type {
   IClusterView,
   IFinding,
@@ -143,6 +144,8 @@ function enterSession(view: IJobView, number: number): void {
   view.step = 0;
   view.loss = null;
   view.step_time_s = null;
+  view.samples_per_s = null;
+  view.commits = [];
   view.history = [];
   view.history_stride = 1;
 }
@@ -297,8 +300,11 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     }
     view.step = data.step;
     view.loss = data.loss;
-    view.step_time_s = data.step_time_s;
     view.samples += data.samples;
+    view.commits.push([data.step, event.time_s, view.samples]);
+    keepLast(view.commits, COMMITS_KEPT);
+    view.step_time_s = stepTime(view.commits);
+    view.samples_per_s = throughput(view.commits);
     if (data.micro_batches !== undefined && view.session) {
       view.session = {
         ...view.session,

@@ -60,6 +60,9 @@ export type IUserError = IFacts['user.error'];
 export type TrendPoint = readonly [number, number | null, ...number[]];
 
 /** `[step, loss, time_s, world_size]` */
+/** `[step, Unix time, samples of all steps until then]`. */
+export type Commit = [number, number, number];
+
 export type HistoryPoint = [number, number | null, number, number];
 
 /** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
@@ -140,7 +143,11 @@ export interface IJobView {
   sessions: ISessionEnd[];
   step: number;
   loss: number | null;
+  /** The median of the wall time from commit to commit, over the last steps. */
   step_time_s: number | null;
+  /** Samples committed per second of wall time, over the last steps. */
+  samples_per_s: number | null;
+  commits: Commit[];
   samples: number;
   redone: number;
   metrics: Record<string, unknown>;
@@ -223,7 +230,13 @@ export interface IClusterView {
 /** The fields of each job in the list of jobs. */
 export type IJobSummary = Omit<
   IJobView,
-  'output' | 'history' | 'history_stride' | 'decisions' | 'fenced' | 'seen'
+  | 'output'
+  | 'history'
+  | 'history_stride'
+  | 'commits'
+  | 'decisions'
+  | 'fenced'
+  | 'seen'
 > & {
   /** Some points of the history; only the server's list has it. */
   trend?: TrendPoint[];
@@ -261,6 +274,8 @@ export function newJobView(id: string): IJobView {
     step: 0,
     loss: null,
     step_time_s: null,
+    samples_per_s: null,
+    commits: [],
     samples: 0,
     redone: 0,
     metrics: {},

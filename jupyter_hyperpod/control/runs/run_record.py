@@ -17,6 +17,7 @@ from typing import Any
 from ...core.errors import HyperpodError
 from ...core.events import TERMINAL_STATES, Event
 from ...core.incidents import Incident, fold_stage
+from ...core.kept import rate
 from ...core.spec import JobSpec
 from ...core.views import UNFOLDABLE, View, is_fenced
 from ...storage.fingerprint import record as fingerprints
@@ -246,10 +247,8 @@ class _Reader:
             return
         self._last = session, step, event.time_s
         self._add(session, LOSS, event, data["loss"])
-        follows = count > 1 and session == before_session
-        took_s = event.time_s - before_s if follows else count * data["step_time_s"]
-        if took_s > 0:
-            self._add(session, RATE, event, data["samples"] / took_s)
+        if session == before_session and before_step:
+            self._add(session, RATE, event, rate([before_step, before_s, 0], [step, event.time_s, data["samples"]]))
 
     def _logged(self, event: Event) -> None:
         for name, value in event.data["values"].items():

@@ -41,7 +41,8 @@ const JOB: IJobView = {
   world_size: 3,
   step: 250,
   loss: 2.5,
-  step_time_s: 0.2,
+  step_time_s: 0.13,
+  samples_per_s: 246.15,
   redone: 4,
   session: {
     total_steps: 1000,
@@ -336,9 +337,9 @@ describe('job', () => {
     expect(host.textContent).toContain('Running');
     expect(host.textContent).toContain('250 / 1\u202f000');
     expect(host.textContent).toContain('2.5000');
-    expect(host.textContent).toContain('200 ms');
+    expect(host.textContent).toContain('130 ms');
     expect(host.textContent).toContain('3 of 4');
-    expect(host.textContent).toContain('320/s');
+    expect(host.textContent).toContain('246 samples/s');
   });
 
   it('shows how far the model is while members load it', () => {
