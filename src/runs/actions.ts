@@ -1,7 +1,5 @@
 /** What can be done with ticked runs; everything that cannot be undone, or hides something, asks first. */
 
-import { InputDialog } from '@jupyterlab/apputils';
-
 import type { ILabelling, IRun } from '../api';
 import type { IShared } from '../components/context';
 import { isSure } from '../components/sure';
@@ -9,6 +7,7 @@ import { namedJob } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import { tellRefusal } from '../refusals';
 import type { Rows } from './rows';
+import { askForTags, tagsOf } from './tags';
 
 export class RunActions {
   constructor(
@@ -29,7 +28,7 @@ export class RunActions {
 
   /** Write what was typed: words, each of which is a tag. */
   retag(run: IRun, text: string): Promise<boolean> {
-    const wanted = [...new Set(text.split(/[\s,]+/).filter(Boolean))];
+    const wanted = tagsOf(text);
     const add = wanted.filter(tag => !run.tags.includes(tag));
     const remove = run.tags.filter(tag => !wanted.includes(tag));
     return add.length + remove.length
@@ -37,19 +36,11 @@ export class RunActions {
       : Promise.resolve(true);
   }
 
-  /** Ask for a tag for several runs. */
+  /** Ask for tags for several runs. */
   async addTag(runs: readonly IRun[]): Promise<void> {
-    const { trans } = this._shared;
     const known = new Set(this._rows.all.flatMap(({ run }) => run.tags).sort());
-    const answer = await InputDialog.getItem({
-      title: trans._n('Tag %1 run', 'Tag %1 runs', runs.length),
-      label: trans.__('Tag'),
-      items: [...known],
-      editable: true,
-      okLabel: trans._p('verb', 'Tag')
-    });
-    const add = (answer.value ?? '').split(/[\s,]+/).filter(Boolean);
-    if (answer.button.accept && add.length) {
+    const add = await askForTags(this._shared, { runs, known: [...known] });
+    if (add?.length) {
       await this.label(runs, { add });
     }
   }

@@ -18,6 +18,8 @@ export interface ITerm {
   /** With a comparison: a number. */
   comparison: Comparison | null;
   value: number;
+  /** What stands behind < or > and is no number: the term is looked for as a word, in code. */
+  misread: string;
 }
 
 /** Word to the sources that contain it, by their names. */
@@ -40,7 +42,8 @@ export function parse(filter: string): ITerm[] {
     if (compares && !Number.isFinite(value)) {
       // Code such as `lr=x`.
       const text = found[0].slice(minus.length).replace(/"/g, '');
-      terms.push(plainTerm(minus === '-', '', text));
+      const misread = sign === '=' ? '' : told;
+      terms.push({ ...plainTerm(minus === '-', '', text), misread });
     } else {
       terms.push({
         ...plainTerm(minus === '-', (field ?? '').toLowerCase(), told),
@@ -58,7 +61,8 @@ function plainTerm(not: boolean, field: string, text: string): ITerm {
     field,
     text: text.toLowerCase(),
     comparison: null,
-    value: NaN
+    value: NaN,
+    misread: ''
   };
 }
 

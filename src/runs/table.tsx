@@ -16,6 +16,7 @@ import {
   sourceWords
 } from './filter';
 import { Grid, IOrder } from './grid';
+import { NoMatch } from './mistakes';
 import type { Rows } from './rows';
 
 /** The most runs that can be compared at once. */
@@ -124,6 +125,9 @@ export function RunsTable(props: { rows: Rows }): JSX.Element {
         <p className="jp-Hp-banner" role="status">
           {said(rows.problem, trans)}
         </p>
+      )}
+      {all.length > 0 && shown.length === 0 && (
+        <NoMatch terms={terms} onClear={() => setFilter('')} />
       )}
       {all.length > 0 || !rows.known ? (
         <Grid

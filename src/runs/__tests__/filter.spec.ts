@@ -1,40 +1,10 @@
-import { IRun } from '../../api';
 import { shared } from '../../__tests__/page';
 import { columns, sorted, usual } from '../columns';
 import { asksForArchive, index, matches, parse, sourceWords } from '../filter';
+import { mistakeIn } from '../mistakes';
+import { run } from './given';
 
 const { trans } = shared();
-
-export function run(id: string, fields: Partial<IRun> = {}): IRun {
-  return {
-    id,
-    name: id.split('-')[0],
-    person: 'ada',
-    notebook: '/work/study.ipynb',
-    state: 'succeeded',
-    reason: 'every rank finished',
-    priority: 0,
-    queue: '',
-    backend: 'local',
-    nodes: 4,
-    step: 100,
-    steps: 100,
-    loss: 0.5,
-    metrics: {},
-    incidents: 0,
-    goodput: 0.99,
-    submitted_s: 1000,
-    started_s: 1001,
-    ended_s: 1061,
-    tags: [],
-    note: '',
-    archived: false,
-    code: 'abc0',
-    sweep: '',
-    parameters: { seed: '0' },
-    ...fields
-  };
-}
 
 const SOME = [
   run('first-aa', { tags: ['best'], loss: 0.2, metrics: { acc: 0.9 } }),
@@ -82,6 +52,27 @@ describe('the filter', () => {
       'lr='
     ]);
     expect(asksForArchive(parse('x is:archived'))).toBe(true);
+  });
+});
+
+describe('a filter that can match nothing', () => {
+  it.each([
+    [
+      'state:faild',
+      "No state is called 'faild'; states are pending, running, recovering, succeeded, failed, stopped, lost."
+    ],
+    ['name:x loss<abc', "'abc' is not a number."],
+    [
+      'is:done',
+      "'done' cannot stand after is: – it takes archived, active, ended."
+    ],
+    ['state:fail', ''],
+    ['-state:faild', ''],
+    ['lr=x', ''],
+    ['loss<0.1', ''],
+    ['nothing', '']
+  ])('%s', (filter, sentence) => {
+    expect(mistakeIn(parse(filter), trans)).toBe(sentence);
   });
 });
 
