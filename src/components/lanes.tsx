@@ -174,7 +174,7 @@ export function Lanes({
       {samples.size > 0 && (
         <p className="jp-Hp-small">
           {trans.__(
-            'A lane’s colours are the parts of its time, close up those of the steps around each one. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
+            'Each lane shows how a node spent its time. Zoom in to see single steps. Waiting is counted in the exchange, until all others have sent something; where a library such as NCCL exchanges, it counts as exchanging.'
           )}
         </p>
       )}

@@ -42,7 +42,7 @@ export const runPlugin: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.runCells, {
       label: args =>
         args.toolbar ? '' : trans.__('Run Selected Cells on Cluster…'),
-      caption: trans.__('Run the selected cells on a cluster'),
+      caption: trans.__('Run on cluster: the selected cells become one job'),
       icon: args => (args.isMenu ? undefined : hyperpodIcon),
       describedBy: {
         args: {

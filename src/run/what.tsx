@@ -64,7 +64,9 @@ export function What(props: {
         min={-1000}
         max={1000}
         placeholder="0"
-        help={trans.__('A higher job shrinks lower ones.')}
+        help={trans.__(
+          'A job of higher priority takes nodes from elastic jobs of lower priority.'
+        )}
         problem={problemText(wrong.priority, trans)}
         onChange={priority => change({ priority })}
       />

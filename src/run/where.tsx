@@ -189,7 +189,7 @@ function Elastic(props: { choice: IChoice; change: Change }): JSX.Element {
         label={trans.__('Elastic')}
         value={range !== null}
         help={trans.__(
-          'It goes on with fewer nodes where some are lost or needed, and grows again, without a restart.'
+          'It goes on with fewer nodes when nodes are lost or another job needs them, and grows again, without a restart.'
         )}
         onChange={on =>
           change({ elastic: on ? offered(choice.nodes ?? 1) : '' })

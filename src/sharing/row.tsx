@@ -3,7 +3,7 @@ import * as React from 'react';
 import { useShared } from '../components/context';
 import { Button } from '../components/parts';
 import { said } from '../said/said';
-import { roleText, sharedText, useSharing } from './words';
+import { rightsText, useSharing } from './words';
 
 /** The store of the jobs: whose it is, who else sees it, and the button that changes that. */
 export function SharingRow(): JSX.Element | null {
@@ -26,9 +26,7 @@ export function SharingRow(): JSX.Element | null {
           </span>
         )}
       </div>
-      <p>
-        {roleText(found, trans)} · {sharedText(found, trans)}
-      </p>
+      <p>{rightsText(found, trans)}</p>
       {found.notes.map(note => (
         <p key={note}>{said(note, trans)}</p>
       ))}

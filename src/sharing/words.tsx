@@ -21,7 +21,7 @@ export function useSharing(): ISharing | null {
 }
 
 /** What the person may do. */
-export function roleText(found: ISharing, trans: TranslationBundle): string {
+function roleText(found: ISharing, trans: TranslationBundle): string {
   switch (found.role) {
     case 'owner':
       return trans.__('all rights are yours');
@@ -32,8 +32,15 @@ export function roleText(found: ISharing, trans: TranslationBundle): string {
   }
 }
 
+/** What the person may do, and with whom it is shared. */
+export function rightsText(found: ISharing, trans: TranslationBundle): string {
+  return found.role === 'owner' && !found.read
+    ? trans.__('only you can see and operate these jobs')
+    : `${roleText(found, trans)} · ${sharedText(found, trans)}`;
+}
+
 /** With whom it is shared. */
-export function sharedText(found: ISharing, trans: TranslationBundle): string {
+function sharedText(found: ISharing, trans: TranslationBundle): string {
   const { read, operate } = found;
   return !read
     ? trans.__('private')
@@ -50,8 +57,7 @@ export function Belongs(): JSX.Element | null {
   const found = useSharing();
   return found ? (
     <p className="jp-Hp-quiet jp-Hp-belongs" title={found.store}>
-      {trans.__('Owner: %1', found.owner)} · {roleText(found, trans)} ·{' '}
-      {sharedText(found, trans)}
+      {trans.__('Owner: %1', found.owner)} · {rightsText(found, trans)}
     </p>
   ) : null;
 }

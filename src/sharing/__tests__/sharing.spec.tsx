@@ -34,10 +34,17 @@ it('tells the owner, and lets the owner share', async () => {
   const asked = await look(sharing(), <SharingRow />);
   expect(find('.jp-Hp-sharing').textContent).toContain('Jobs of ada');
   expect(find('.jp-Hp-sharing p').textContent).toBe(
-    'all rights are yours · private'
+    'only you can see and operate these jobs'
   );
   await click('.jp-Hp-button');
   expect(asked).toHaveLength(1);
+});
+
+it('tells the owner who else reads', async () => {
+  await look(sharing({ read: 'team' }), <SharingRow />);
+  expect(find('.jp-Hp-sharing p').textContent).toBe(
+    'all rights are yours · the group team reads'
+  );
 });
 
 it.each([
