@@ -8,7 +8,8 @@ import type {
   IJobSummary,
   IJobView,
   IOutput,
-  IUserError
+  IUserError,
+  TrendPoint
 } from './model/views';
 
 /** Steps in all, or null where the number is unknown: the cell may begin further loops than its first. */
@@ -136,6 +137,25 @@ export function elapsed(job: IJobSummary, now_s: number): number | null {
     return null;
   }
   return Math.max(0, (job.ended_s ?? now_s) - job.started_s);
+}
+
+/** Points of the small curve in the list of jobs; as many as the server's list has. */
+const TREND_POINTS = 24;
+
+/** The small curve of a job, the same whether it is followed or only listed: the twin of `trend_of` in the server. */
+export function trendOf(
+  job: IJobSummary & Partial<IJobView>
+): readonly TrendPoint[] {
+  const { history } = job;
+  if (history === undefined) {
+    return job.trend ?? [];
+  }
+  const count = Math.min(history.length, TREND_POINTS);
+  return Array.from(
+    { length: count },
+    (_, at) =>
+      history[Math.floor((at * (history.length - 1)) / Math.max(1, count - 1))]
+  );
 }
 
 /** The step at which something happened, from the history; null where unknown. */

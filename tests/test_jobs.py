@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control import cluster, jobs, report
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from jupyter_hyperpod.supervisor.launch import launch_plan
+
+from .cells import train
 
 Wait = Callable[..., object]
 
@@ -187,6 +189,32 @@ def test_a_second_job_waits_for_the_first_and_then_runs(shared_cluster: Store, e
     (shared_cluster.jobs / first / "go").touch()
     states = [jobs.wait(shared_cluster, job_id, timeout_s=60)["state"] for job_id in (first, second, third)]
     assert states == ["succeeded"] * 3
+
+
+def test_a_running_job_says_what_keeps_it_from_growing(shared_cluster: Store, eventually: Wait) -> None:
+    """In the list, the line of progress and the table; what it said is gone once it has grown, or wants no more."""
+    sleep = "import time, os\nwhile not os.path.exists(os.environ['HYPERPOD_JOB_DIR'] + '/go'): time.sleep(0.01)\n"
+    first = jobs.submit(shared_cluster, sleep, nodes=2, spares=0, name="first")
+    jobs.wait(shared_cluster, first, {"running"}, 60)
+    second = jobs.submit(shared_cluster, train(), nodes=2, elastic="1:4", spares=0, name="second")
+    eventually(lambda: jobs.job_view(shared_cluster, second)["step"])
+    jobs.scale(shared_cluster, second, 3)
+    why = f"only spares are free, the others are held by {first}"
+    told = f"runs on 2 nodes and waits for 1 more: {why}"
+    eventually(lambda: jobs.job_view(shared_cluster, second)["reason"] == told)
+    view = jobs.job_view(shared_cluster, second)
+    assert f" · {told}" in report.progress_line(view)
+    assert "2 of 3 (1:4)" in report.jobs_table([view]).render()
+    jobs.scale(shared_cluster, second, 2)
+    eventually(lambda: "target is 2 nodes" in jobs.job_view(shared_cluster, second)["reason"])
+    jobs.scale(shared_cluster, second, 3)
+    eventually(lambda: jobs.job_view(shared_cluster, second)["reason"] == told)
+    (shared_cluster.jobs / first / "go").touch()
+    eventually(lambda: jobs.job_view(shared_cluster, second)["world_size"] == 3)
+    grown = jobs.job_view(shared_cluster, second)
+    assert (grown["waits"], grown["state"]) == ("", "running") and "3 of 3 members" in grown["reason"]
+    jobs.stop(shared_cluster, second)
+    assert jobs.wait(shared_cluster, second, timeout_s=60)["waits"] == ""
 
 
 def test_a_waiting_job_can_be_stopped_before_it_starts(shared_cluster: Store, eventually: Wait) -> None:

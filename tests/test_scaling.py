@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.policy.cluster.capacity import lacks
 from jupyter_hyperpod.policy.decision import Decision
 from jupyter_hyperpod.policy.scaling import Claim, Grant, ScalableNode, allot
 
@@ -136,6 +137,20 @@ def test_what_a_loss_left_between_two_sizes_is_not_taken_away() -> None:
     claim = Claim("a", 0, 1, 1, 4, running=True, commanded=4, held=("node-1", "node-2", "node-3"), allowed=SIZES)
     (decision,) = allot([claim], cluster(3, busy=claim.held))
     assert (decision.value.target, decision.value.start) == (4, ())
+
+
+def test_what_keeps_a_running_job_from_growing_is_named() -> None:
+    held, wide = ("node-1", "node-2"), ("node-1", "node-2", "node-3", "node-4")
+    small = Claim("a", 0, 1, 1, 3, running=True, commanded=3, held=held)
+    other = Claim("b", 0, 2, 1, 2, running=True, commanded=2, held=wide[2:])
+    assert lacks(small, [small, other], cluster(4, busy=wide)) == "none is free, held by b"
+    spare = lacks(small, [small, other], cluster(4, 1, busy=wide))
+    assert spare == "only spares are free, the others are held by b"
+    assert lacks(small, [small], cluster(2, busy=held)) == "none is free; this cluster has 2"
+    assert lacks(small, [small], cluster(3, busy=held)) == "", "a node is free: it is on its way"
+    starting = [*cluster(2, busy=held), ScalableNode("node-3", False, False, up=False)]
+    assert lacks(small, [small], starting) == "", "so it is here"
+    assert lacks(other, [small, other], cluster(4, busy=wide)) == "", "it has what it wants"
 
 
 def test_growing_waits_until_the_nodes_have_been_free_for_long_enough() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
@@ -45,8 +45,7 @@ def ago(time_s: float | None, now_s: float) -> str:
 
 def throughput(view: View) -> float | None:
     """Return samples committed per second of wall time over the last steps, None where unknown."""
-    rate: float | None = view["samples_per_s"]
-    return rate
+    return cast("float | None", view["samples_per_s"])
 
 
 def steps(view: View) -> str:
@@ -101,7 +100,8 @@ def progress_line(view: View) -> str:
         parts.append(_load(view["metrics"]))
     elif view["state"] not in TERMINAL_STATES and view["world_size"]:
         wanted = f" of {view['target']}" if view["target"] != view["world_size"] else ""
-        parts.append(plural(view["world_size"], "node") + wanted)
+        short = view["waits"] and view["state"] == "running"
+        parts.append(view["reason"] if short else plural(view["world_size"], "node") + wanted)
     if view["incidents"]:
         parts.append(plural(len(view["incidents"]), "incident"))
     if view["reason"] and view["state"] in ("pending", "failed", "stopped", "recovering"):
@@ -158,12 +158,13 @@ def jobs_table(views: Sequence[View], now_s: float | None = None, trials: Mappin
         ran = "-" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))
         wanted = f"{view['minimum']}:{view['maximum']}" if view["minimum"] != view["maximum"] else ""
         alive = view["state"] not in TERMINAL_STATES
-        size = view["world_size"] if alive and view["world_size"] else view["nodes_wanted"]
+        size = f"{view['world_size'] if alive and view['world_size'] else view['nodes_wanted']}"
+        size += f" of {view['target']}" if view["waits"] else ""
         rows.append(
             [
                 Cell(view["id"]),
                 state_cell(shown_state(view)),
-                Cell(f"{size}" + (f" ({wanted})" if wanted else "")),
+                Cell(size + (f" ({wanted})" if wanted else "")),
                 Cell(steps(view)),
                 Cell(loss_text(view)),
                 Cell(str(len(view["incidents"])), "warn" if view["incidents"] else "quiet"),

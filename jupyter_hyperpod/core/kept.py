@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from .events import TERMINAL_STATES
+from .units import plural
+
+CAPACITY = "capacity"  # the policy of decisions about the nodes that a job lacks
 # [step, Unix time, samples of all steps until then] of one commit
 Commit = list[Any]
 
@@ -78,6 +82,28 @@ def put_commit(view: dict[str, Any], step: int, time_s: float) -> None:
     commits = view["commits"]
     append(commits, [step, time_s, view["samples"]], COMMITS_KEPT)
     view["step_time_s"], view["samples_per_s"] = step_time(commits), rate(commits[0], commits[-1])
+
+
+def explain(view: dict[str, Any], newest: str = "") -> None:
+    """Say in the reason why a running job has fewer nodes than it wants; ``newest``: why its members changed."""
+    if (newest and view["world_size"] >= view["target"]) or view["state"] in TERMINAL_STATES:
+        view["waits"] = ""
+    if view["state"] != "running":
+        return
+    missing = view["target"] - view["world_size"]
+    if view["waits"] and view["world_size"] and missing > 0:
+        nodes = plural(view["world_size"], "node")
+        view["reason"] = f"runs on {nodes} and waits for {missing:,} more: {view['waits']}"
+    elif newest:
+        view["reason"] = newest
+
+
+def put_decision(view: dict[str, Any], data: Mapping[str, Any], time_s: float, most: int) -> None:
+    """Append a decision; one of the capacity says why a job that runs gets no more nodes."""
+    append(view["decisions"], {"time_s": time_s, "policy": data["policy"], "reason": data["reason"]}, most)
+    if data["policy"] == CAPACITY and "waits" in view:
+        view["waits"] = data["reason"]
+        explain(view)
 
 
 def rate(first: Commit, last: Commit) -> float | None:

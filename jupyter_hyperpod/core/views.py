@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from . import kept
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
-from .kept import append, append_output, bound_names, labelled, put, put_commit, put_node, unpaced
+from .kept import append, append_output, bound_names, explain, labelled, put, put_node
 
-FOLD = 9  # a snapshot of another version of this fold is not used: count up with every change of what it returns
+FOLD = 10  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
@@ -44,6 +45,7 @@ def new_job_view(job_id: str) -> View:
         "name": "",
         "state": "pending",
         "reason": "",
+        "waits": "",
         "phase": "",
         "backend": "",
         "nodes_wanted": 0,
@@ -68,7 +70,7 @@ def new_job_view(job_id: str) -> View:
         "sessions": [],
         "step": 0,
         "loss": None,
-        **unpaced(),
+        **kept.unpaced(),
         "samples": 0,
         "redone": 0,
         "metrics": {},
@@ -153,6 +155,7 @@ def _job_state(view: View, event: Event) -> None:
         view["error"] = None
     if state in TERMINAL_STATES:
         view["ended_s"] = event.time_s
+    explain(view)
 
 
 def _phase_changed(view: View, event: Event) -> None:
@@ -170,8 +173,7 @@ def _generation_formed(view: View, event: Event) -> None:
     view["members"] = [dict(member) for member in data["members"]]
     view["spares"] = [dict(spare) for spare in data["spares"]]
     view["world_size"] = len(data["members"])
-    if view["deployment"] is not None and view["state"] == "running":
-        view["reason"] = data["reason"]  # how many replicas answer now
+    explain(view, data["reason"])
     present = {member.get("member") for member in (*data["members"], *data["spares"])}
     view["loads"] = [load for load in view["loads"] if load["state"] != "loading" or load["member"] in present]
     formed = {
@@ -218,7 +220,7 @@ def _enter_session(view: View, number: int) -> None:
         ended = {"number": view["session_number"], "step": view["step"], "loss": view["loss"]}
         append(view["sessions"], ended, SESSIONS_KEPT)
     view["session_number"] = number
-    view.update({"step": 0, "loss": None, **unpaced(), "history": [], "history_stride": 1})
+    view.update({"step": 0, "loss": None, **kept.unpaced(), "history": [], "history_stride": 1})
 
 
 def _step_committed(view: View, event: Event) -> None:
@@ -232,7 +234,7 @@ def _step_committed(view: View, event: Event) -> None:
     view["step"] = data["step"]
     view["loss"] = data["loss"]
     view["samples"] += data["samples"]
-    put_commit(view, data["step"], event.time_s)
+    kept.put_commit(view, data["step"], event.time_s)
     if "micro_batches" in data and view["session"]:
         batch = data["micro_batches"] * view["session"]["micro_batch"]
         view["session"] = view["session"] | {"global_batch": batch, "micro_batches": data["micro_batches"]}
@@ -286,9 +288,7 @@ def _incident_stage(view: View, event: Event) -> None:
 
 
 def _decision_made(view: View, event: Event) -> None:
-    data = event.data
-    made = {"time_s": event.time_s, "policy": data["policy"], "reason": data["reason"]}
-    append(view["decisions"], made, DECISIONS_KEPT)
+    kept.put_decision(view, event.data, event.time_s, DECISIONS_KEPT)
 
 
 def _output_written(view: View, event: Event) -> None:

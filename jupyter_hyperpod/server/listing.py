@@ -33,12 +33,14 @@ def listed_fields(topic: Topic, before: View | None, now_s: float) -> View:
 
 
 def trend_of(history: list[Any]) -> list[list[Any]]:
-    """At most `TREND_POINTS` of a history, evenly, the last one among them: steps and losses of five digits.
+    """At most `TREND_POINTS` of a history, evenly, with its ends: steps and losses of five digits.
 
+    `src/derive.ts` has its twin, for a job that is followed: the same job is drawn the same.
     A loss that is no finite number is None. One job with strange events must not keep the others from the list.
     """
-    every = -(-len(history) // TREND_POINTS) or 1
-    return [[row[0], _rounded(row[1])] for row in history[::-1][::every][::-1]]
+    count = min(len(history), TREND_POINTS)
+    rows = [history[at * (len(history) - 1) // max(1, count - 1)] for at in range(count)]
+    return [[row[0], _rounded(row[1])] for row in rows]
 
 
 def _rounded(loss: Any) -> float | None:

@@ -14,6 +14,7 @@ from ..backends import load
 from ..backends.types import ExitReport
 from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command, done
+from ..core.kept import CAPACITY
 from ..core.spec import LaunchPlan
 from ..storage.environment import UNRESOLVED
 from ..storage.journal import command_writer, follow_commands
@@ -116,7 +117,7 @@ class JobEntry:
         """New commands that nobody has carried out; the target follows every `scale` that passes by."""
         for command in self._commands.poll():
             if command.kind == "scale":
-                self.commanded = self.spec.clamp(command.data["target"])
+                self.commanded, self.said = self.spec.clamp(command.data["target"]), ""
                 if not command.writer.startswith(f"{WRITER}."):
                     self.target = self.commanded
                     self.rest_until_s = 0.0
@@ -154,16 +155,25 @@ class JobEntry:
         return self._plan
 
     def say(self, reason: str) -> None:
-        """Journal why the job waits: one entry per new reason."""
-        if reason != self.said:
-            self.said = reason
+        """Journal why the job waits, for its start or for more nodes: one entry per new reason."""
+        if reason == self.said:
+            return
+        self.said = reason
+        if self.started:
+            self.journal.write("decision.made", {"policy": CAPACITY, "value": None, "reason": reason})
+        else:
             self.journal.write("job.state", {"state": "pending", "reason": reason})
-            self.decided(None, reason)
+            self._decide(None, reason)
 
     def warn(self, text: str) -> None:
         self.journal.write("warning.raised", {"text": text})
 
     def decided(self, value: Any, reason: str) -> None:
+        """Journal what was done about the job's nodes; if it waits once more, that is news."""
+        self.said = ""
+        self._decide(value, reason)
+
+    def _decide(self, value: Any, reason: str) -> None:
         self.journal.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
 
     def end(self, state: str, reason: str, now_s: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.spec import JobSpec
 from ..core.units import plural
+from ..policy.cluster.capacity import lacks
 from ..policy.scaling import Claim, ScalableNode, allot
 
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 8, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -50,7 +51,7 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The job stays pending."""
+    """The job stays pending, or goes on with fewer nodes than it wants."""
 
     job_id: str
     reason: str
@@ -76,7 +77,8 @@ def reconcile(
     """
     facts = {job.job_id: job for job in jobs}
     actions: list[Action] = []
-    for decision in allot([_claim(job) for job in jobs], list(machines), queues):
+    claims, known = {job.job_id: _claim(job) for job in jobs}, list(machines)
+    for decision in allot(list(claims.values()), known, queues):
         grant, job = decision.value, facts[decision.value.job_id]
         if not grant.possible:
             actions.append(Fail(job.job_id, decision.reason))
@@ -87,6 +89,8 @@ def reconcile(
                 actions.append(Rescale(job.job_id, grant.target, decision.reason))
             if grant.start or not job.head_up:
                 actions.append(Begin(job.job_id, grant.start, decision.reason))
+            elif grant.target == job.commanded and (why := lacks(claims[job.job_id], claims.values(), known)):
+                actions.append(Wait(job.job_id, why))
     return actions
 
 

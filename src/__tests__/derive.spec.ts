@@ -7,10 +7,17 @@ import {
   ranksOf,
   remaining,
   stepAt,
-  traffic
+  traffic,
+  trendOf
 } from '../derive';
 import { stepTime, throughput } from '../model/throughput';
-import { IIncident, IJobView, IOutput, newJobView } from '../model/views';
+import {
+  HistoryPoint,
+  IIncident,
+  IJobView,
+  IOutput,
+  newJobView
+} from '../model/views';
 
 function job(fields: Partial<IJobView>): IJobView {
   return { ...newJobView('tinylm-abcdefgh'), ...fields };
@@ -29,6 +36,23 @@ const session = {
   parameters: 1,
   state_bytes: 1
 };
+
+describe('the small curve', () => {
+  it('is of the same steps as in the list, the first and the last among them', () => {
+    const history = Array.from({ length: 1000 }, (_, step): HistoryPoint => [
+      step,
+      step,
+      0,
+      1
+    ]);
+    const steps = trendOf(job({ history })).map(point => point[0]);
+    expect([steps.length, ...steps.slice(0, 3), ...steps.slice(-2)]).toEqual([
+      24, 0, 43, 86, 955, 999
+    ]);
+    expect(trendOf(job({ history: history.slice(0, 1) }))).toHaveLength(1);
+    expect(trendOf(job({ history: [] }))).toEqual([]);
+  });
+});
 
 describe('rates', () => {
   const commits: IJobView['commits'] = [

@@ -218,6 +218,9 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
         </span>
         <span className="jp-Hp-right">{words.join(' · ')}</span>
       </div>
+      {job.waits && job.state === 'running' && (
+        <div className="jp-Hp-row jp-Hp-small">{said(job.reason, trans)}</div>
+      )}
     </div>
   );
 }

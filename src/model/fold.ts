@@ -150,6 +150,24 @@ function enterSession(view: IJobView, number: number): void {
   view.history_stride = 1;
 }
 
+/** Say in the reason why a job that runs has fewer nodes than it wants; `newest`: why its members are others now. */
+function explain(view: IJobView, newest = ''): void {
+  const complete = newest !== '' && view.world_size >= view.target;
+  if (complete || TERMINAL_STATES.has(view.state)) {
+    view.waits = '';
+  }
+  if (view.state !== 'running') {
+    return;
+  }
+  const missing = view.target - view.world_size;
+  if (view.waits && view.world_size && missing > 0) {
+    const nodes = `${view.world_size.toLocaleString('en-US')} node${view.world_size === 1 ? '' : 's'}`;
+    view.reason = `runs on ${nodes} and waits for ${missing.toLocaleString('en-US')} more: ${view.waits}`;
+  } else if (newest) {
+    view.reason = newest;
+  }
+}
+
 /** Folds for kinds of both journals. */
 const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
   'incident.stage': (view, event) => {
@@ -163,6 +181,10 @@ const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
       reason: event.data.reason
     });
     keepLast(view.decisions, DECISIONS_KEPT);
+    if (event.data.policy === 'capacity' && 'waits' in view) {
+      view.waits = event.data.reason;
+      explain(view);
+    }
   },
 
   'warning.raised': (view, event) => {
@@ -228,6 +250,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     if (TERMINAL_STATES.has(view.state)) {
       view.ended_s = event.time_s;
     }
+    explain(view);
   },
 
   'phase.changed': (view, event) => {
@@ -247,9 +270,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.members = data.members.map(member => ({ ...member }));
     view.spares = data.spares.map(spare => ({ ...spare }));
     view.world_size = data.members.length;
-    if (view.deployment !== null && view.state === 'running') {
-      view.reason = data.reason; // how many replicas answer now
-    }
+    explain(view, data.reason);
     const present = new Set(
       [...view.members, ...view.spares].map(one => one.member)
     );

@@ -115,6 +115,8 @@ export interface IJobView {
   name: string;
   state: JobState;
   reason: string;
+  /** Why it gets no more nodes while it runs on fewer than it wants; part of the reason. */
+  waits: string;
   /** What its members are at; empty where the journal is of an older version. */
   phase: string;
   backend: string;
@@ -249,6 +251,7 @@ export function newJobView(id: string): IJobView {
     name: '',
     state: 'pending',
     reason: '',
+    waits: '',
     phase: '',
     backend: '',
     nodes_wanted: 0,

@@ -14,7 +14,7 @@ import {
   StateChip,
   placeText
 } from '../components/parts';
-import { failureOf, progress, traffic } from '../derive';
+import { failureOf, progress, traffic, trendOf } from '../derive';
 import { formatDuration, formatLoss, shortId } from '../format';
 import { runsIcon, schedulesIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
@@ -123,7 +123,7 @@ function JobRow(props: {
   useTopics(summary.id);
   const job: IJobSummary & Partial<IJobView> =
     model.summary(summary.id) ?? summary;
-  const trend = job.history ?? job.trend ?? [];
+  const trend = trendOf(job);
   const active = !TERMINAL_STATES.has(job.state);
   const served = traffic(job);
   const value = served ? served.loaded : progress(job);
@@ -185,6 +185,9 @@ function JobRow(props: {
           </span>
         )}
       </div>
+      {job.waits && job.state === 'running' && (
+        <div className="jp-Hp-row jp-Hp-small">{said(job.reason, trans)}</div>
+      )}
       {failure && (
         <div className="jp-Hp-joberror" title={failure}>
           {failure}

@@ -348,6 +348,28 @@ def elastic() -> Script:
     return s
 
 
+def short() -> Script:
+    """A job that wants more nodes than it gets: while it runs, after a loss, when they have come, and again."""
+    s = Script("short-bcdefghi")
+    s.submit(2, (1, 4))
+    s.form(1, (1, 2), 2, "all 2 members are here")
+    s.state("running", "all 2 members are here")
+
+    def lacks(reason: str) -> None:
+        s.say("supervisor", "decision.made", 0.1, policy="capacity", value=None, reason=reason)
+
+    lacks("none is free; this cluster has 3")
+    s.form(2, (1, 2), 4, "target is 4 nodes, as ada asked")
+    s.state("recovering", "1 of 2 members is left")
+    s.form(3, (1,), 4, "1 of 4 members")
+    s.state("running", "1 member goes on")
+    s.form(4, (1, 2, 3, 4), 4, "4 of 4 members")
+    s.form(5, (1, 2, 3), 3, "target is 3 nodes, as ada asked")
+    s.form(6, (1, 2, 3), 4, "target is 4 nodes, as ada asked")
+    lacks("none is free, held by other-abcdefgh")
+    return s
+
+
 def deployment() -> Script:
     """A replica starts, another is added under load, the first is killed and its endpoint moves to a new port."""
     s = Script("chat-ghijklmn")
@@ -723,6 +745,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "recoveries": recoveries,
     "durable": durable,
     "elastic": elastic,
+    "short": short,
     "growing": growing,
     "labelled": labelled,
     "sessions": sessions,

@@ -25,7 +25,7 @@ import { StorageSection } from '../../sidebar/storage';
 import { Part } from '../boundary';
 import { DeploymentStats, loadText, Replicas } from '../deployment';
 import { Incident } from '../incidents';
-import { JobHeader, JobStats } from '../job';
+import { JobHeader, JobProgress, JobStats } from '../job';
 import { Output } from '../output';
 import { Button, sparkPath } from '../parts';
 import { Rules } from '../rules';
@@ -340,6 +340,15 @@ describe('job', () => {
     expect(host.textContent).toContain('130 ms');
     expect(host.textContent).toContain('3 of 4');
     expect(host.textContent).toContain('246 samples/s');
+  });
+
+  it('says why it runs on fewer nodes than it wants', () => {
+    const waits = 'none is free, held by other-abcdefgh';
+    const reason = `runs on 3 nodes and waits for 1 more: ${waits}`;
+    draw(<JobProgress job={{ ...JOB, reason, waits }} />);
+    expect(host.textContent).toContain(reason);
+    draw(<JobProgress job={{ ...JOB, reason: '3 of 3 members' }} />);
+    expect(host.textContent).not.toContain('3 of 3 members');
   });
 
   it('shows how far the model is while members load it', () => {

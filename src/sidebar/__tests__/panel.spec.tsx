@@ -71,6 +71,13 @@ describe('the list of jobs', () => {
     expect(host.textContent).toContain('90 older jobs are not shown.');
   });
 
+  it('says why a job runs on fewer nodes than it wants', () => {
+    const reason = 'runs on 2 nodes and waits for 1 more: none is free';
+    const waits = 'none is free';
+    draw(<JobsSection />, panel([job({ step: 4, reason, waits })]));
+    expect(host.textContent).toContain(reason);
+  });
+
   it('draws the losses of a job that is not followed', () => {
     const { history, ...rest } = job({ step: 4 });
     const listed = {
