@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from jupyter_hyperpod.control.runs.report_page import report_page
+from jupyter_hyperpod.control.runs.run_record import read
 from jupyter_hyperpod.control.sources.ipython_lines import without_display_lines
 from jupyter_hyperpod.control.sources.source import notebook_source
 from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.joined_cells import joined
 from jupyter_hyperpod.storage.store import Store
 
@@ -166,6 +169,15 @@ def test_the_magic_leaves_the_same_lines_out(store: Store, capfd: pytest.Capture
     assert err == "left out, without an effect on the job: %matplotlib inline\n" and "would submit" in out
     error = shell.run_cell("%%hyperpod --dry-run\nx = 1\n%timeit x").error_in_exec
     assert isinstance(error, SpecError) and str(error).startswith("line 3 of the cell is for IPython")
+
+
+def test_a_dry_run_and_the_report_count_the_same_lines(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
+    shell.run_line_magic("load_ext", "jupyter_hyperpod")
+    shell.run_cell("%%hyperpod --dry-run\n\nx = 1\n\nprint(x)\n\n").raise_error()
+    assert "would submit 3 lines, nothing" in capsys.readouterr().out
+    job = store.create_job(JobSpec("cell", store.put_cell("\n\nx = 1\n\nprint(x)\n\n")))
+    assert ", 3 lines, SHA-256" in report_page(read(store, job.id), "")
 
 
 def test_a_submitted_notebook_names_its_cells(shared_cluster: Store, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
 from ..core.events import TERMINAL_STATES, Event, to_json
-from ..core.units import plural
+from ..core.units import code_lines, plural
 from ..core.views import View, summary
 from ..storage import room
 from ..storage.output.output_choice import OutputChoice
@@ -51,7 +51,7 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
         return sweep.run_submit(options, store, terminal, source, fields, plan)
     if options.dry_run:
         shown, said = shown_fields(fields), prospect(store, fields)
-        lines = [f"would submit {path.name} ({plural(len(source.splitlines()), 'line')}):"]
+        lines = [f"would submit {path.name} ({code_lines(source)}):"]
         lines += field_lines(shown, terminal.paint)
         lines += [terminal.paint(said, "warn")] if said else []
         return terminal.answer(options, {"dry_run": True, "spec": shown, "prospect": said}, *lines)

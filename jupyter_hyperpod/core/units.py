@@ -99,6 +99,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s")
 
 
+def code_lines(source: str) -> str:
+    """Print how many lines a cell or a file has, without blank ones at its ends: ``20 lines``."""
+    return plural(len(source.strip().splitlines()), "line")
+
+
 def few(names: Sequence[object], most: int = 3) -> str:
     """Print the first ``most`` names, and the number of the others: ``a, b, c and 2 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

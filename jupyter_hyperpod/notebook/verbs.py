@@ -44,7 +44,7 @@ from ..control.verb_options import (
 )
 from ..core.errors import Conflict, NotFound, SpecError
 from ..core.events import to_json
-from ..core.units import plural
+from ..core.units import code_lines, plural
 from ..core.views import View
 from ..planner.face import ask
 from ..recipes import catalogue, render
@@ -292,7 +292,7 @@ def _plan(options: argparse.Namespace, notebook: Notebook) -> PlanRecord:
 
 def show_dry_run(store: Store, fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted, and what would come of it."""
-    print(f"would submit {plural(len(source.strip().splitlines()), 'line')}, nothing was submitted:")
+    print(f"would submit {code_lines(source)}, nothing was submitted:")
     for line in field_lines(shown_fields(fields) | ({"push": ", ".join(names)} if names else {})):
         print(line)
     if said := prospect(store, fields):

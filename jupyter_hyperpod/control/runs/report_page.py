@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.units import cut, format_bytes, format_duration, format_rate, plural
+from ...core.units import code_lines, cut, format_bytes, format_duration, format_rate, plural
 from ..report import TONES, incident_duration, labels_text, loss_text, steps, throughput
 from .charts import Chart, Line, Mark, legend_entry, table_rows
 from .markup import block, figure, folded, moment, number, pairs, safe, section, table
@@ -316,8 +316,7 @@ def _code(record: RunRecord) -> str:
         return '<p class="faint">The source is not kept, or may not be read.</p>'
     digest = record.spec.cell_digest if record.spec else ""
     where = record.spec.filename if record.spec else ""
-    lines = record.source.count("\n") + 1
-    told = f"{safe(where)}, {plural(lines, 'line')}, SHA-256 <code>{safe(digest)}</code>"
+    told = f"{safe(where)}, {code_lines(record.source)}, SHA-256 <code>{safe(digest)}</code>"
     rows = ([safe(name), f"<code>{safe(digest[:16])}</code>"] for name, digest in record.sources.items())
     brought = folded("Own files that it imported", table(("file", "SHA-256"), rows)) if record.sources else ""
     return f"<p>{told}</p><pre>{block(record.source, CODE_CHARACTERS)}</pre>{brought}"
