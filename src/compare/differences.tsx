@@ -3,6 +3,7 @@ import * as React from 'react';
 import type { IComparison } from '../api';
 import { useShared } from '../components/context';
 import { Sheet } from '../components/sheet';
+import { TERMINAL_STATES } from '../model/events';
 import { sideBySide } from './curves';
 
 /** What differs of parameters and environment, and the last values of all that was logged. */
@@ -17,7 +18,11 @@ export function Differences({ found }: { found: IComparison }): JSX.Element {
   return (
     <>
       <section>
-        <h3 className="jp-Hp-label">{trans.__('Values at the end')}</h3>
+        <h3 className="jp-Hp-label">
+          {found.runs.every(run => TERMINAL_STATES.has(run.state))
+            ? trans.__('Values at the end')
+            : trans.__('Values now')}
+        </h3>
         <Table found={found} rows={found.metrics} marks />
       </section>
       {Object.keys(titles).map(part => {

@@ -201,11 +201,13 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
   ].filter(word => word !== null);
   return (
     <div className="jp-Hp-jobprogress">
-      <ProgressBar
-        value={value}
-        state={job.state}
-        label={trans.__('Progress of %1', job.name)}
-      />
+      {(active || !!value) && (
+        <ProgressBar
+          value={value}
+          state={job.state}
+          label={trans.__('Progress of %1', job.name)}
+        />
+      )}
       <div className="jp-Hp-row jp-Hp-small">
         <span>
           {load

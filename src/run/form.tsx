@@ -151,23 +151,25 @@ function Line(props: { answer: IAnswer; question: IQuestion }): JSX.Element {
     shown.current?.scrollIntoView?.({ block: 'nearest' });
   }, [said]);
   return (
-    <div className="jp-Hp-line">
-      <div className="jp-Hp-row">
-        <span id={label} className="jp-Hp-fieldname">
-          {trans.__('First line of the cell')}
-        </span>
-        <span className="jp-Hp-right">
-          <Button
-            title={trans.__('Check everything, submit nothing')}
-            onClick={ask}
-          >
-            {trans.__('Dry run')}
-          </Button>
-        </span>
+    <>
+      <div className="jp-Hp-line">
+        <div className="jp-Hp-row">
+          <span id={label} className="jp-Hp-fieldname">
+            {trans.__('First line of the cell')}
+          </span>
+          <span className="jp-Hp-right">
+            <Button
+              title={trans.__('Check everything, submit nothing')}
+              onClick={ask}
+            >
+              {trans.__('Dry run')}
+            </Button>
+          </span>
+        </div>
+        <code aria-labelledby={label} role="region" aria-live="polite">
+          {answer.line}
+        </code>
       </div>
-      <code aria-labelledby={label} role="region" aria-live="polite">
-        {answer.line}
-      </code>
       {said && (
         <div
           ref={shown}
@@ -181,6 +183,6 @@ function Line(props: { answer: IAnswer; question: IQuestion }): JSX.Element {
           </pre>
         </div>
       )}
-    </div>
+    </>
   );
 }

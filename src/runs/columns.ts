@@ -45,6 +45,8 @@ export function columns(
     text: value,
     title
   });
+  // A column that is there to be written in needs little room while it is empty.
+  const has = (any: (run: IRun) => boolean) => rows.some(({ run }) => any(run));
   const number = (
     id: string,
     label: string,
@@ -71,7 +73,12 @@ export function columns(
       run => stateLabel(run.state, trans),
       run => said(run.reason, trans)
     ),
-    text('tags', trans.__('Tags'), 150, run => run.tags.join(' ')),
+    text(
+      'tags',
+      trans.__('Tags'),
+      has(run => run.tags.length > 0) ? 150 : 84,
+      run => run.tags.join(' ')
+    ),
     number('step', trans.__('Steps'), 104, run => run.step || null, stepsText),
     number(
       'loss',
@@ -139,7 +146,7 @@ export function columns(
     text(
       'note',
       trans.__('Note'),
-      200,
+      has(run => run.note !== '') ? 200 : 84,
       run => run.note,
       run => run.note
     )

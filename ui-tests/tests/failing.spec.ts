@@ -1,5 +1,7 @@
 /** A cell that raises: its card and its dashboard tell where, and run it again. */
 
+import type { Locator } from '@playwright/test';
+
 import { expect, openNotebook, openPanel, picture, test } from './fixtures';
 
 test.use({ suite: 'failing' });
@@ -14,6 +16,10 @@ def shape(tensor):
 print("before", flush=True)
 shape(torch.zeros(4))
 `;
+
+async function box(of: Locator) {
+  return (await of.boundingBox())!;
+}
 
 test('a cell that raises keeps its card and its dashboard', async ({
   page,
@@ -42,6 +48,23 @@ test('a cell that raises keeps its card and its dashboard', async ({
     await expect(page.locator('.jp-Hp-joberror').first()).toContainText(
       'shape'
     );
+    await expect(card.getByRole('progressbar')).toHaveCount(0);
+    const row = page.locator('.jp-Hp-job').first();
+    const [name, error] = await Promise.all([
+      box(row.locator('.jp-Hp-name')),
+      box(row.locator('.jp-Hp-joberror'))
+    ]);
+    expect(error.y - name.y - name.height, 'no empty row').toBeLessThan(16);
+    const idle = page.locator('.jp-Hp-idle');
+    await idle.getByRole('status').evaluate(text => {
+      (text.firstChild as Text).data = 'Idle: ends by itself in 3 h 59 min';
+    });
+    const [told, keep] = await Promise.all([
+      box(idle.getByRole('status')),
+      box(idle.getByRole('button', { name: 'Keep' }))
+    ]);
+    const middle = (of: typeof told) => of.y + of.height / 2;
+    expect(Math.abs(middle(keep) - middle(told)), 'beside it').toBeLessThan(4);
     await picture(page, 'failing-notebook');
   });
 
@@ -50,6 +73,18 @@ test('a cell that raises keeps its card and its dashboard', async ({
     const dashboard = page.locator('.jp-Hp-dashboard');
     await expect(dashboard.locator('[data-raised]')).toContainText('reshape');
     await expect(dashboard).toContainText('before');
+    await page.setViewportSize({ width: 900, height: 960 });
+    const values = dashboard.locator('.jp-Hp-stats .jp-Hp-value');
+    const bottoms = await values.evaluateAll(all =>
+      all.map(one => {
+        const text = document.createRange();
+        text.selectNodeContents(one.firstChild!);
+        return Math.round(text.getBoundingClientRect().bottom);
+      })
+    );
+    expect(new Set(bottoms.slice(0, 4)).size, 'on one line').toBe(1);
+    await picture(page, 'failing-narrow');
+    await page.setViewportSize({ width: 1440, height: 960 });
     await picture(page, 'failing-dashboard');
   });
 

@@ -181,6 +181,8 @@ it('shows a dry run until the line changes', async () => {
   await click('.jp-Hp-line button');
   expect(find('.jp-Hp-said pre').textContent).toBe('would submit');
   expect(find('.jp-Hp-said').dataset.outdated).toBeUndefined();
+  // The line stays in sight; what would stay with it would cover the fields.
+  expect(host.querySelector('.jp-Hp-line .jp-Hp-said')).toBeNull();
   type('Nodes', '3');
   expect(find('.jp-Hp-said').dataset.outdated).toBe('true');
 });

@@ -77,6 +77,14 @@ describe('a filter that can match nothing', () => {
 });
 
 describe('the columns', () => {
+  it('are narrow where they are there to be written in alone', () => {
+    const width = (rows: typeof SOME, id: string) =>
+      columns(rows, trans).find(column => column.id === id)!.width;
+    const bare = [index(run('bare-aa'))];
+    expect(width(bare, 'tags')).toBeLessThan(width(SOME, 'tags'));
+    expect(width(bare, 'note')).toBeLessThan(width(SOME, 'note'));
+  });
+
   const all = columns(SOME, trans);
   const order = (id: string, descending: boolean) =>
     sorted(

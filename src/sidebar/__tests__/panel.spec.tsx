@@ -139,6 +139,21 @@ describe('a row of a failed job', () => {
     expect(host.querySelector('.jp-Hp-chip')!.getAttribute('title')).toBe(null);
   });
 
+  it('has nothing between its name and its error, and no progress on its card', () => {
+    const failed = job({ state: 'failed', reason, error });
+    draw(
+      <>
+        <JobsSection />
+        <JobHeader job={failed} />
+      </>,
+      panel([failed])
+    );
+    expect(find('.jp-Hp-job .jp-Hp-small:not(.jp-Hp-right)').innerHTML).toBe(
+      ''
+    );
+    expect(host.querySelector('[role="progressbar"]')).toBeNull();
+  });
+
   it('says why it failed where no program is to blame, after steps too', () => {
     const lost = job({
       state: 'failed',
