@@ -30,9 +30,13 @@ function sourceOf(
 
 async function openForm(page: IJupyterLabPageFixture): Promise<Locator> {
   await page.notebook.selectCells(0);
-  await page
-    .locator('.jp-NotebookPanel-toolbar [data-jp-item-name="hyperpod-run"]')
-    .click();
+  const item = page.locator(
+    '.jp-NotebookPanel-toolbar [data-jp-item-name="hyperpod-run"]'
+  );
+  await expect(
+    item.getByRole('button', { name: /^Run on cluster/ })
+  ).toBeVisible();
+  await item.click();
   const form = page.locator('.jp-Hp-rundialog');
   await expect(form).toBeVisible();
   return form;

@@ -112,7 +112,38 @@ test.describe.serial('the table of runs', () => {
     await page.keyboard.press('Escape');
   });
 
+  test('says what is wrong with a filter or a tag, before anything is sent', async ({
+    page
+  }) => {
+    await command(page, 'hyperpod:open-runs');
+    const table = page.locator(TABLE);
+    await table.getByRole('searchbox').fill('state:faild');
+    await expect(table).toContainText("No state is called 'faild'");
+    await picture(page, 'runs-nothing');
+    expect(await barriers(page, TABLE)).toEqual([]);
+    await table.getByRole('button', { name: 'Clear' }).click();
+    await expect(table.getByRole('status')).toContainText('127 runs');
+    await table.locator('[data-index="0"]').getByRole('checkbox').check();
+    await table.getByRole('button', { name: 'Tag…' }).click();
+    const dialog = page.locator('.jp-Dialog');
+    await dialog.getByLabel('Tags').fill('a b,ü <b>x</b>');
+    await expect(dialog).toContainText('"<b>x</b>" cannot be a tag');
+    await expect(dialog.getByRole('button', { name: 'Tag' })).toBeDisabled();
+    await picture(page, 'runs-tag');
+    await page.keyboard.press('Enter');
+    await expect(dialog).toContainText('cannot be a tag');
+    expect(await barriers(page, '.jp-Dialog')).toEqual([]);
+    await page.keyboard.press('Escape');
+    await expect(dialog).toHaveCount(0);
+  });
+
   test('archives and deletes, but asks first', async ({ page }) => {
+    await openPanel(page);
+    const count = page
+      .locator('#jp-hyperpod-sidebar .jp-Hp-section', { hasText: 'Jobs' })
+      .locator('.jp-Hp-count')
+      .first();
+    await expect(count).toHaveText('127');
     await command(page, 'hyperpod:open-runs');
     const table = page.locator(TABLE);
     const filter = table.getByRole('searchbox');
@@ -124,6 +155,7 @@ test.describe.serial('the table of runs', () => {
     await expect(dialog).toContainText('Archive 31 runs?');
     await dialog.getByRole('button', { name: 'Archive' }).click();
     await expect(table.getByRole('status')).toContainText('31 archived');
+    await expect(count, 'they leave the panel, too').toHaveText('96');
     await filter.fill('is:archived name:many-11');
     await expect(table.getByRole('status')).toContainText('11 of 127 runs');
     await table.getByRole('checkbox', { name: 'Tick all' }).check();
