@@ -253,7 +253,7 @@ test.describe.serial('with the keyboard alone', () => {
     await expect(button(row, 'Share…')).toBeFocused();
     await share('');
     await keys.press('Control+Enter');
-    await expect(row).toContainText('private');
+    await expect(row).toContainText('only you can see');
   });
 
   test('the table of runs, a comparison and a promotion with its environment are used', async ({
