@@ -54,7 +54,7 @@ test('the owner shares the jobs and makes them private again', async ({
     await openPanel(page);
     const row = page.locator(`${PANEL} .jp-Hp-sharing`);
     await expect(row).toContainText(`Jobs of ${userInfo().username}`);
-    await expect(row).toContainText('private');
+    await expect(row).toContainText('only you can see');
     const dialog = page.locator('.jp-Dialog');
     const share = async (read: string) => {
       await row.getByRole('button', { name: 'Share…' }).click();
@@ -77,7 +77,7 @@ test('the owner shares the jobs and makes them private again', async ({
     await expect(row).toContainText(`the group ${group} reads`);
     noise.ignore = false;
     await share('');
-    await expect(row).toContainText('private');
+    await expect(row).toContainText('only you can see');
   } finally {
     writer.kill();
   }
