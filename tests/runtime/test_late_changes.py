@@ -87,6 +87,52 @@ def test_what_changes_late_reaches_members_that_join_later(job: Submit, by: str)
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
 
+GROUPS = """
+import os, time, torch, jupyter_hyperpod as hp
+
+def made():
+    g = torch.Generator().manual_seed(3)  # of the name that a group has below
+    return [(torch.randn(4, generator=g), torch.randn(1, generator=g)) for _ in range(60)]
+
+def make_ramp():
+    count = 0
+    def ramp():
+        nonlocal count
+        count += 1
+        return 0.1 / (1 + 0.02 * count)
+    return ramp
+
+data, ramp = made(), make_ramp()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with hp.Session(model, optimizer, data, global_batch=12, micro_batch=2) as session:
+    for step in session.steps(60):
+        loss = step.run(lambda batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]))
+        for g in optimizer.param_groups:
+            g["lr"] = ramp()
+        if step.number == 10:
+            last = optimizer.param_groups[-1]
+        if step.number > 10:
+            last["momentum"] *= 0.99
+        time.sleep(float(os.environ.get("PAUSE_S", "0")))
+print(loss.hex(), optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"])
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_variable_that_holds_a_group_of_the_optimizer_holds_that_of_the_newcomer(job: Submit) -> None:
+    """Whatever other variables of its name there are."""
+    alone = job(GROUPS, nodes=1)
+    alone.finish()
+    run = job(GROUPS, nodes=3, elastic="2:4", env={"PAUSE_S": "0.03"})
+    for step, rank in ((15, 0), (35, 1)):
+        run.until_step(step)
+        run.kill(rank)
+        run.until_world(3)
+    run.finish()
+    assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
+
+
 RING = """ring = Stage(stage.weight * 0.9)
         ring.itself = ring
         stage = ring"""

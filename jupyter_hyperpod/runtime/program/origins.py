@@ -65,7 +65,8 @@ def is_followed(value: Any) -> bool:
 class OwnTensors:
     """The tensors of the session's model and of its optimizer's state, and views of them that a program keeps.
 
-    A view changes with what it shows: such as ``best = model.state_dict()``, which is no copy.
+    A view changes with what it shows: such as ``best = model.state_dict()``, which is no copy. What an optimizer keeps
+    of a group of parameters is one of its own, too.
     """
 
     def __init__(self, sources: Mapping[str, Any]) -> None:
@@ -87,16 +88,30 @@ class OwnTensors:
             return None
         return repr((VIEW, name, tuple(value.shape), value.stride(), value.storage_offset()))
 
-    def of_key(self, key: str) -> torch.Tensor:
-        """The same view of this member's tensor. Raises LookupError."""
-        _, name, shape, stride, offset = ast.literal_eval(key)
+    def key_of_group(self, value: dict[str, Any]) -> str | None:
+        """What names a group of parameters of an optimizer, None for another dictionary."""
+        return next((repr((VIEW, name)) for name, group in self._groups() if group is value), None)
+
+    def of_key(self, key: str) -> Any:
+        """This member's group of parameters, or the same view of its tensor. Raises LookupError."""
+        _, name, *layout = ast.literal_eval(key)
+        if not layout:
+            return dict(self._groups())[name]
+        shape, stride, offset = layout
         found = next((tensor for own, tensor in self._tensors() if own == name), None)
         if found is None:
             raise LookupError(name)
         return found.detach().as_strided(shape, stride, offset)
 
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [value for name, value in self._sources.items() if name.startswith("optim") and value is not None]
+
+    def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for place, optimizer in enumerate(self._optimizers()):
+            yield from ((f"{place}.{number}", group) for number, group in enumerate(optimizer.param_groups))
+
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        model, optimizers = self._sources.get("model"), [v for k, v in self._sources.items() if k.startswith("optim")]
+        model, optimizers = self._sources.get("model"), self._optimizers()
         named = [] if model is None else [*model.named_parameters(), *model.named_buffers()]
         found = [(f"model.{name}", tensor) for name, tensor in named]
         for place, optimizer in enumerate(optimizers):
@@ -162,6 +177,8 @@ class Origins:
     def key_of(self, value: Any) -> str | None:
         """As `copies.Known`."""
         if (path := self.path_of(value)) is None:
+            if type(value) is dict:
+                return self.own.key_of_group(value)
             return self.own.key_of(value) if isinstance(value, torch.Tensor) else None
         if path not in self._keys:
             key = repr(path)

@@ -19,6 +19,7 @@ class Own(frozenset[int]):
 
     model: torch.nn.Module | None = None
     _names: dict[int, str]
+    _groups: list[dict[str, Any]]  # they may be replaced, and no other object may get their ids
 
     def name_of(self, value: Any) -> str | None:
         """What names a part of the model on every member, None for another object."""
@@ -53,11 +54,14 @@ class Own(frozenset[int]):
 def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> Own:
     """The objects that travel as the session's own, or that every cell makes alike, such as the data.
 
-    A list of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
+    What an optimizer keeps of each group of parameters travels with the optimizer, whatever variable holds it. A list
+    of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
     """
     found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
-    own = Own(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
-    own.model, own._names = model, {}
+    found = [value for value in found if value is not None and type(value) not in (list, dict, deque)]
+    groups = [group for one in others if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    own = Own(map(id, (*found, *groups)))
+    own.model, own._names, own._groups = model, {}, groups
     return own
 
 
