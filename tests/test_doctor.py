@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -195,15 +196,16 @@ def test_bounds_of_versions(version: str, wanted: str, met: bool) -> None:
     assert jupyter_parts.fits(version, wanted) is met
 
 
-def test_modes_of_a_store(store: Store, tmp_path: Path) -> None:
+def test_modes_of_a_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "my store").prepare()
     rows = named(list(machine_parts.store_parts(store)))
     assert {row.verdict for row in rows.values()} == {PASSED} and set(rows) == {"store", "disk", "clock"}
     assert list(store.root.glob(".doctor*")) == []
     job = store.create_job(JobSpec(name="job", cell_digest="0" * 64))
     (job.path / "secret").chmod(0o644)
     found = named(list(machine_parts.store_parts(store)))["store"]
-    assert found.verdict == FAILED and found.remedy == f"chmod go-rwx {job.path / 'secret'}"
-    subprocess.run(found.remedy.split(), check=True)
+    assert found.verdict == FAILED and found.remedy == f"chmod go-rwx '{job.path / 'secret'}'"
+    subprocess.run(shlex.split(found.remedy), check=True)
     assert named(list(machine_parts.store_parts(store)))["store"].verdict == PASSED
     store.root.chmod(0o777)
     (found,) = machine_parts.store_parts(store)

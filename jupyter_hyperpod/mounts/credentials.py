@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 
@@ -36,7 +37,7 @@ def read(path: str, allowed: tuple[str, ...]) -> dict[str, str]:
         if not stat.S_ISREG(about.st_mode) or about.st_uid != portable.user_id() or mode & 0o077:
             raise SpecError(
                 f"credentials file {path} has owner {about.st_uid} and mode {mode:04o}; expected a file of your own "
-                f"with mode 0600: `chmod 600 {path}`"
+                f"with mode 0600: `chmod 600 {shlex.quote(os.fspath(path))}`"
             )
         lines = file.read(_LIMIT_BYTES).decode(errors="replace").splitlines()
     found = {}

@@ -32,6 +32,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import time
@@ -231,7 +232,7 @@ class Store:
         if by_group or mode & stat.S_IWOTH:
             raise StoreError(
                 f"other users may write in the store {self.root}, mode {mode:04o}, and run "
-                f"programs as you: run `chmod go-w {self.root}`, or {elsewhere}"
+                f"programs as you: run `chmod go-w {shlex.quote(os.fspath(self.root))}`, or {elsewhere}"
             )
 
     def is_shared(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,7 @@ def _modes(store: Store) -> Row:
     if not store.is_shared():
         open_ += [str(path) for path in (store.root, store.jobs) if path_mode(str(path)) & 0o077]
     if open_:
-        remedy = f"chmod go-rwx {' '.join(open_[:3])}"
+        remedy = f"chmod go-rwx {shlex.join(open_[:3])}"
         return Row("store", FAILED, f"others may read {few(open_)}", remedy)
     how = "shared with a group" if store.is_shared() else "private"
     return Row("store", PASSED, f"{store.root} is yours, {how}, and has locks")

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import time
@@ -148,7 +149,7 @@ class Directory:
         if reason := _unsafe(self.path, directory=True):
             raise SpecError(
                 f"checkpoints in {self.path} cannot be trusted: {reason}; make it your own with "
-                f"`chmod 700 {self.path}`, or choose another path"
+                f"`chmod 700 {shlex.quote(os.fspath(self.path))}`, or choose another path"
             )
 
     def committed(self) -> Iterator[tuple[int, Path]]:
