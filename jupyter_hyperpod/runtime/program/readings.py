@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
-from .copies.pandas_state import is_table, seen_of_table
+from .copies.pandas_state import seen_of_table, table_state
 from .own_files import is_own_class, is_own_file
 from .value_kinds import HARMLESS, PLAIN
 
@@ -176,7 +176,7 @@ def of_state(value: Any) -> Hashable:
     how = access(value)
     assert how is not None
     with suppress(Exception):  # a class of somebody else may do anything in state_dict()
-        return nested(seen_of_table(value, ROWS) if is_table(value) else how[0](value), 6)
+        return nested(seen_of_table(value, ROWS) if how[0] is table_state else how[0](value), 6)
     return "state"
 
 

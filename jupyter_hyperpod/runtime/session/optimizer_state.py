@@ -78,7 +78,8 @@ def _inherits_state(value: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
-    return type(value) not in _NO_GENERATOR and not (has_state(value) or is_table(value)) and access(value) is not None
+    how = None if type(value) in _NO_GENERATOR or has_state(value) else access(value)
+    return how is not None and how[0] is not table_state
 
 
 def access(value: Any) -> Access | None:

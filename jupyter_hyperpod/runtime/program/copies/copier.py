@@ -59,7 +59,7 @@ from .forms import (
     Copy,
 )
 from .keys import key_from, key_of
-from .pandas_state import is_table
+from .pandas_state import table_state
 
 
 class Copier:
@@ -116,7 +116,7 @@ class Copier:
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             state = self._of_states.copied(how[0](value), earlier, path)
-            label = {LABEL: self._known.label_of(value)} if self._known is not None and is_table(value) else {}
+            label = {LABEL: self._known.label_of(value)} if self._known is not None and how[0] is table_state else {}
             return {OBJECT: state, TYPE: type_name(value)} | self._of_modules(value) | label
         if isinstance(value, (dict, list, set, deque)) and is_own_class(kind):
             return self._own_container(value, before, path)

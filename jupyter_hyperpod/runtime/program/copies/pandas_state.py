@@ -44,12 +44,7 @@ def seen_of_table(value: Any, rows: int) -> dict[str, Any]:
 
 def set_table(table: Any, state: dict[str, Any]) -> None:
     """Let a table hold this state: other names of the program may refer to it, so it stays the same object."""
-    type(table).__init__(table, _decoded(state))
-
-
-def new_table(state: dict[str, Any]) -> Any:
-    """A new table that holds this state."""
-    return _decoded(state)
+    type(table).__init__(table, new_table(state))
 
 
 def _record(value: Any) -> dict[str, Any]:
@@ -63,7 +58,8 @@ def _record(value: Any) -> dict[str, Any]:
     return record
 
 
-def _decoded(state: dict[str, Any]) -> Any:
+def new_table(state: dict[str, Any]) -> Any:
+    """A new table that holds this state."""
     ((form, content),) = state.items()
     if VALUES not in content:
         return decode_frame(form, content, _same)
