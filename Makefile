@@ -191,6 +191,10 @@ test-newest:  ## fast Python tests on the newest Python and the newest release o
 	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" CONSTRAINTS= FAST_LANES= PYTEST="--junit-xml $$directory/tests.xml $(PYTEST)" test-fast || status=$$?; \
 	.ci/newest "$$directory/venv" "$$directory/tests.xml" || status=1; exit $$status
 
+.PHONY: soak-kubernetes
+soak-kubernetes: kubernetes  ## random faults on a real Kubernetes for MINUTES=5, one as soon as the last is mended; needs root
+	$(call step,random faults on Kubernetes,python tests/leaks.py jupyter hyperpod bench kubernetes-soak minutes=$${MINUTES:-5} every_s=0)
+
 .PHONY: soak
 soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soon as the last is mended; needs root
 	$(call step,random faults on SLURM,python tests/leaks.py jupyter hyperpod bench slurm-soak minutes=$${MINUTES:-5} every_s=0)
@@ -208,7 +212,8 @@ FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/
 	"tests/storage tests/server tests/backends tests/aws"
 SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
 KUBERNETES := tests/kubernetes/test_
-KUBERNETES_LANES := "$(KUBERNETES)jobs.py $(KUBERNETES)kept_pods.py $(KUBERNETES)head.py $(KUBERNETES)setup.py"
+KUBERNETES_LANES := "$(KUBERNETES)jobs.py $(KUBERNETES)kept_pods.py $(KUBERNETES)head.py $(KUBERNETES)setup.py \
+	$(KUBERNETES)operator.py"
 others = "$(addprefix --ignore=,$(subst ",,$(1)))"
 
 # A fast test is given up after two minutes, so that none of them becomes slow unnoticed.

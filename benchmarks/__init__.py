@@ -42,6 +42,8 @@ MODULES = {
     "takeover": "benchmarks.slurm.takeover",
     # a real Kubernetes of two nodes: a cell starts, pods and nodes are lost, hundreds of jobs are followed (root)
     "kubernetes": "benchmarks.kubernetes.cluster",
+    # random faults on that Kubernetes, one after another, for as long as you like (root)
+    "kubernetes-soak": "benchmarks.kubernetes.soak",
     # the planner: a year of a hundred thousand instances, and real jobs under faults against their simulation
     "plan": "benchmarks.planner.plan",
     # a job of ten million steps: how long people wait for it, and what its journal takes

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.cli.parser import build_parser
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.control.clusters.owner import owner_lives
+from jupyter_hyperpod.notebook.arguments import VERB_HELP
 from jupyter_hyperpod.storage.store import Store
 from tests.cells import train
 
@@ -280,6 +282,22 @@ def test_a_cluster_that_is_stopped_says_which_jobs_end_with_it(
     assert f"1 job ended with it: {job_id}" in said and done not in said
 
 
+def test_on_a_terminal_a_cluster_whose_jobs_run_ends_only_where_a_person_agrees(store: Store, tmp_path: Path) -> None:
+    job = ask(store, "submit", write(tmp_path, "import time; time.sleep(600)"), "--nodes", "1", "--spares", "0")["id"]
+    question = f"1 job has not ended: {job}. Stop the cluster, and end them? [y/N] "
+    for typed in ("\n", "n\n", "stop\n"):
+        shown = on_a_terminal(store, {}, "cluster", "stop", typed=typed)
+        assert question in shown and "nothing was stopped" in shown, shown
+    assert jobs.job_view(store, job)["state"] in ("pending", "running")
+    shown = on_a_terminal(store, {}, "cluster", "stop", typed="y\n")
+    assert question in shown and f"1 job ended with it: {job}" in shown, shown
+    assert jobs.job_view(store, job)["state"] == "stopped"
+    other = ask(store, "submit", write(tmp_path, "import time; time.sleep(600)"), "--nodes", "1", "--spares", "0")["id"]
+    shown = on_a_terminal(store, {}, "cluster", "stop", "--yes", typed="n\n")
+    assert "[y/N]" not in shown and f"1 job ended with it: {other}" in shown, shown
+    assert run(store, "cluster", "start", "--yes").returncode == 2
+
+
 def test_cluster_start_status_nodes_and_stop(store: Store) -> None:
     try:
         view = ask(store, "cluster", "start", "--nodes", "2", "--spares", "0")
@@ -423,6 +441,7 @@ def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
         (("fault", "explode", "--job", "x", "--rank", "0"), "invalid choice"),
         (("fault", "kill", "--job", "x"), "expected one of --rank, --node, --target"),
         (("bench", "nothing"), "no benchmark named 'nothing'"),
+        (("fault", "nan", "--job", "x", "--rnk", "0"), "unrecognized arguments: --rnk (did you mean --rank?)"),
         (("bench", "slurm-soak", "minuts=3"), "no option 'minuts'; expected one of minutes, seed, every_s, keep (did"),
         (("cluster", "status", "--nodes", "2"), "belong to `cluster start`"),
         (("cluster", "start", "--nodes", "0"), "0 nodes is impossible"),
@@ -436,6 +455,19 @@ def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_the_docs_name_the_verbs_that_only_one_of_both_has() -> None:
+    verbs = next(a.choices for a in build_parser([])._actions if isinstance(a.choices, dict))
+    text = (Path(__file__).parents[1] / "docs/commands.md").read_text()
+    only = (
+        set(verbs)
+        - set(VERB_HELP)
+        - {"jobs", "list"}
+        - {verb for verb in verbs if "cluster" in verb and verb != "cluster"}
+    )
+    assert only and all(f"`{verb}`" in text for verb in only), only
+    assert set(VERB_HELP) - set(verbs) == {"attach"}
+
+
 def test_no_arguments_at_all_show_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "run a Python file or the code cells of a notebook as a job" in capsys.readouterr().err
@@ -445,6 +477,10 @@ def test_unwritable_store_is_a_failure_not_bad_use(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run(Store(tmp_path / "file" / "store"), "submit", write(tmp_path, "print(1)\n"))
     assert done.returncode == 1 and "cannot create" in done.stderr
+    done = run(Store(tmp_path / "file"), "cluster", "status")
+    assert (
+        done.returncode == 1 and "is a file; name a directory: --store DIR, or $JUPYTER_HYPERPOD_STORE" in done.stderr
+    )
 
 
 # ---- manners ------------------------------------------------------------------------------------------------
@@ -492,10 +528,18 @@ def test_store_may_stand_before_or_after_the_verb(store: Store, capsys: pytest.C
     assert capsys.readouterr().out == "[]\n[]\n"
 
 
-def on_a_terminal(store: Store, environment: dict[str, str], *arguments: str) -> str:
+def on_a_terminal(store: Store, environment: dict[str, str], *arguments: str, typed: str = "") -> str:
+    """What is shown on a terminal where a person has typed something, if anything."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command(store, *arguments), stdout=theirs, stderr=theirs, env=os.environ | environment)
+    process = subprocess.Popen(
+        command(store, *arguments),
+        stdin=theirs if typed else subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | environment,
+    )
     os.close(theirs)
+    os.write(ours, typed.encode())
     shown = b""
     try:
         while chunk := os.read(ours, 1 << 16):

@@ -14,9 +14,9 @@ from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import ENDPOINT_FILE, Store
-from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving
+from jupyter_hyperpod.supervisor.allocation.allocation import SENT_AGAIN_S, still_leaving
+from jupyter_hyperpod.supervisor.allocation.ledger import Ledger
 from jupyter_hyperpod.supervisor.entry import JobEntry
-from jupyter_hyperpod.supervisor.ledger import Ledger
 
 
 def element(task: int, state: str, node: str = "") -> Element:
@@ -66,6 +66,23 @@ def books(store: Store) -> Iterator[Books]:
     yield found
     found.journal.close()
     found.entry.journal.close()
+
+
+def test_a_job_that_was_only_scaled_has_not_begun_and_its_state_is_where_members_have_stayed(books: Books) -> None:
+    presence = books.ledger.presence
+    formed = {"reason": "", "target": 3, "members": [], "spares": []}
+    books.joined("n1")
+    books.journal.append("generation.formed", {"generation": 0, **formed})
+    presence.poll()
+    assert not presence.begun and not presence.keeps(["n1"])
+    books.journal.append("generation.formed", {"generation": 1, **formed})
+    books.joined("n2")
+    presence.poll()
+    assert presence.begun and presence.keeps(["n2", "n1"]) and not presence.keeps(["n2"])
+    books.lost("n1")
+    books.joined("n1")
+    presence.poll()
+    assert not presence.keeps(["n1"]), "what runs there now is new"
 
 
 def test_nobody_is_silent_before_there_is_somebody_to_join(books: Books) -> None:

@@ -94,6 +94,14 @@ def test_users_error_has_the_cells_lines_and_none_of_ours(live: InteractiveShell
     assert view["state"] == "failed" and view["incidents"] == []
 
 
+def test_a_variable_of_the_notebook_that_the_job_lacks_is_named(live: InteractiveShell, capfd: Any) -> None:
+    live.user_ns["lr_of_mine"] = 0.5
+    refused(live, "%%hyperpod\nprint(lr_of_mine)", JobFailed)
+    assert "give it with --push lr_of_mine" in capfd.readouterr().out
+    refused(live, "%%hyperpod\nprint(of_nobody)", JobFailed)
+    assert "--push" not in capfd.readouterr().out
+
+
 def test_pushed_values_arrive_whole(live: InteractiveShell, capfd: pytest.CaptureFixture[str]) -> None:
     run(
         live,

@@ -22,7 +22,7 @@ from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, LaunchPlan
 from jupyter_hyperpod.policy.allocation import avoidable
 from jupyter_hyperpod.storage.store import Store
-from jupyter_hyperpod.supervisor.allocation import wanted
+from jupyter_hyperpod.supervisor.allocation.allocation import wanted
 
 PLAN = LaunchPlan(
     job_id="train-abcdefgh",

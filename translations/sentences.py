@@ -24,6 +24,7 @@ Text = tuple[Piece, ...]
 MODULES = (
     "control/jobs.py",
     "policy/scaling.py",
+    "policy/cluster/capacity.py",
     "supervisor/job_commands.py",
     "supervisor/process_ends.py",
     "supervisor/reconcile.py",
@@ -37,6 +38,7 @@ MODULES = (
     "policy/recovery.py",
     "policy/allocation.py",
     "policy/cluster/idle.py",
+    "policy/cluster/gifts.py",
     "policy/serving.py",
     "policy/healing.py",
     "supervisor/healing.py",
@@ -53,7 +55,7 @@ MODULES = (
     "policy/scripts.py",
     "backends/local/host.py",
     "backends/local/known_node.py",
-    "supervisor/allocation.py",
+    "supervisor/allocation/allocation.py",
     "serving/replica_manager.py",
     "serving/deployment.py",
     "core/events.py",
@@ -61,6 +63,10 @@ MODULES = (
 )
 # Of these modules only some.
 PARTLY = {
+    "core/kept.py": (
+        "runs on 1 node and waits for %1 more: %2",
+        "runs on %1 nodes and waits for %2 more: %3",
+    ),
     "policy/guard.py": ("non-finite gradient", "non-finite loss", "loss spike"),
     "runtime/coordinator/controller.py": (
         "a new coordinator took over: all members registered again",

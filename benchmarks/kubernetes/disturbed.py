@@ -114,8 +114,7 @@ def _until_two(watch: Observer, since_s: float) -> float:
 
 def measure_evictions(rig: Rig, count: int) -> Part:
     """A pod of a higher class takes the node of the job's elastic pod, and leaves it again."""
-    classes = {"priority_class": BASE, "elastic_priority_class": SPARE}
-    watch = rig.train("evictions", resources=f"cpu={CPU}", **classes)
+    watch = rig.train("evictions", resources=f"cpu={CPU}", priority_class=BASE, elastic_priority_class=SPARE)
     left, grown = [], []
     for number in range(count):
         watch.until(lambda: steady(watch.commits(), 2), OVER_S)
@@ -123,7 +122,7 @@ def measure_evictions(rig: Rig, count: int) -> Part:
         rig.pod(f"urgent-{number}", "sleep 3600", CPU, priorityClassName=URGENT)
         watch.until(lambda asked_s=asked_s: standstill(watch.commits(), asked_s) is not None, OVER_S)  # type: ignore[misc]
         left.append(standstill(watch.commits(), asked_s) or 0.0)
-        rig.bed.until(lambda number=number: _runs(rig, f"urgent-{number}"), "the urgent pod runs")  # type: ignore[misc]
+        rig.until_runs(f"urgent-{number}")
         freed_s = rig.delete(f"urgent-{number}")
         grown.append(_until_two(watch, freed_s) - freed_s)
         progress(f"preempted: stall {left[-1]:.3f} s; grown {grown[-1]:.1f} s after the node was given back")
@@ -136,8 +135,3 @@ def measure_evictions(rig: Rig, count: int) -> Part:
     incidents = len(watch.view["incidents"])
     bars = [*compare(watch), bar("eviction_incidents", incidents, 0)]
     return rows, [*bars, bar("capacity_back_grown_s", max(grown), GROWN_LIMIT_S)]
-
-
-def _runs(rig: Rig, pod: str) -> bool:
-    told = rig.bed.kubectl("get", "pod", pod, "-n", rig.api.namespace, "-o", "jsonpath={.status.phase}", check=False)
-    return told.stdout == "Running"

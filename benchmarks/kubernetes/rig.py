@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.slurm.rig import ENDLESS, MODEL, PAUSE_S, SUPERVISE
+from benchmarks.slurm.rig import ENDLESS, MODEL, PAUSE_S, SUPERVISE, saving
 from jupyter_hyperpod.backends.kubernetes.client import Api
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
 from jupyter_hyperpod.backends.kubernetes.manifests import JOB
@@ -102,9 +102,10 @@ class Rig:
             raise ClusterError("the cell was not accepted; what the desk said is above")
         return Observer(self.store, job_id)
 
-    def train(self, name: str, **kubernetes: str) -> Observer:
-        """Submit the language model, on one node or two."""
+    def train(self, name: str, save_every: int = 0, **kubernetes: str) -> Observer:
+        """Submit the language model, which saves its state every so many steps, on one node or two."""
         env = language_model_env(self.store, **MODEL, steps=ENDLESS) | {"LM_PAUSE_S": str(PAUSE_S)}
+        env |= saving(name, save_every)
         options = {key.replace("_", "-"): value for key, value in kubernetes.items()}
         fields = {"name": name, "nodes": 2, "elastic": "1:2", "env": env, "kubernetes": options}
         return self.submit(LANGUAGE_MODEL.read_text(), **fields)
@@ -169,6 +170,11 @@ class Rig:
 
         self.bed.until(ready, f"{node} is ready")
         return time.time()
+
+    def until_runs(self, pod: str) -> None:
+        """Wait until a pod runs."""
+        ask = ("get", "pod", pod, "-n", self.api.namespace, "-o", "jsonpath={.status.phase}")
+        self.bed.until(lambda: self.bed.kubectl(*ask, check=False).stdout == "Running", f"{pod} runs")
 
     def on_nodes(self, watch: Observer) -> list[str]:
         """The nodes of a job's members, by rank."""

@@ -64,8 +64,7 @@ class Rig:
         options = {key.replace("_", "-"): value for key, value in slurm.items()}
         fields: dict[str, Any] = {"name": name, "nodes": nodes, "spares": 0, "backend": "slurm", "slurm": options}
         env = language_model_env(self.store, **MODEL, steps=steps) | {"LM_PAUSE_S": str(PAUSE_S)}
-        if save_every:
-            env |= {"LM_CHECKPOINT": f"shared://{name}", "LM_CHECKPOINT_EVERY": str(save_every)}
+        env |= saving(name, save_every)
         source = LANGUAGE_MODEL.read_text()
         return submit(self.store, source, fields | {"elastic": elastic or None, "env": env})
 
@@ -115,6 +114,11 @@ def _counting(directory: Path) -> Path:
             (place / name).write_text(_COUNT.format(name=name, log=directory / QUERIED, program=program))
             (place / name).chmod(0o755)
     return place
+
+
+def saving(name: str, every: int) -> dict[str, str]:
+    """Variables with which the language model saves its state every so many steps; none for 0."""
+    return {"LM_CHECKPOINT": f"shared://{name}", "LM_CHECKPOINT_EVERY": str(every)} if every else {}
 
 
 def compare(watch: Observer) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ class Remedies(Protocol):
     """Acts on a scheduler's nodes. Called by clients and by health agents; every method waits for the scheduler
     and raises ClusterError where it refuses."""
 
+    shares_store: bool  # whether what runs on a node has the store of the caller
+
     def installed(self) -> bool:
         """Whether this machine has the commands that act."""
 
@@ -56,11 +58,21 @@ class Remedies(Protocol):
     def node_info(self, node: str) -> NodeInfo | None:
         """What the scheduler shows of the node; None where it does not know the node."""
 
-    def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
-        """Run a command on a node that gets new work, wait for its end, and return what was said on standard error.
+    def run_on(self, node: str, words: Sequence[str], name: str, directory: Path, limit_s: float) -> str:
+        """Run ``python -m WORDS`` on a node, wait for its end, and return the last line that it printed.
 
-        Raises TimeoutError after ``limit_s``; then, and where the caller is interrupted, the command is cancelled.
+        ``directory``: for what else it says, where nodes share it. Raises TimeoutError after ``limit_s``; then, and
+        where the caller is interrupted, the program is ended.
         """
+
+    def show_check(self, node: str, state: str) -> str:
+        """Show at the node how far a deep check is, where its scheduler can show that; "" takes it away.
+
+        Returns what was shown before.
+        """
+
+    def recovery(self) -> str:
+        """NodeRecovery of the scheduler's own agents; "" where that of the store counts."""
 
 
 class RemoteHead(Protocol):
@@ -204,13 +216,19 @@ class Runner(Protocol):
 
 
 class Scheduler(Runner, Protocol):
-    """A runner without nodes of its own: it asks a scheduler for them; `supervisor.ledger` records the requests."""
+    """A runner without nodes of its own: it asks a scheduler for them. `supervisor.allocation` records the requests."""
 
     def names(self, batch: int, count: int) -> list[str]:
         """The names of a batch's elements."""
 
     def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
         """The element with these journaled values; None if ``name`` cannot be one of this scheduler's."""
+
+    def withdraw(self, job_id: str, names: Collection[str]) -> Future[None]:
+        """Take elements that wait out of the queue; those that have been started meanwhile go on."""
+
+    def lacks_node(self, element: Element) -> bool:
+        """Whether an element that is queued would be started if there were a node for it, as far as is known."""
 
     def held(self, element: Element, requeued: bool) -> str:
         """Why an element that waits will not be started, or not soon; "" where it may."""

@@ -27,8 +27,8 @@ HERE = {
 }
 IN_A_CHECKOUT = (
     *("partition", "overhead", "elastic", "abuse", "chaos", "adoption", "corruption", "soak", "components"),
-    *("serving", "health", "slurm", "slurm-soak", "takeover", "kubernetes", "plan", "loading", "journals", "printed"),
-    *("scale", "strangers", "browsers", "browser", "data"),
+    *("serving", "health", "slurm", "slurm-soak", "takeover", "kubernetes", "kubernetes-soak", "plan", "loading"),
+    *("journals", "printed", "scale", "strangers", "browsers", "browser", "data"),
 )
 CHECKOUT, BESIDE = Path(__file__).resolve().parents[2], "benchmarks"
 ELSEWHERE = f"in the folder {BESIDE}/ of the project's source: get the source, run `make install` there and try again"

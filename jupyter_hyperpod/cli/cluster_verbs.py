@@ -32,7 +32,8 @@ def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) 
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
 
-    if said := verb_options.run_cluster(options, store, wait):
+    agrees = (lambda question: True) if options.json else terminal.agrees
+    if said := verb_options.run_cluster(options, store, wait, agrees):
         terminal.note(said)
     view = cluster.status(store)
     if options.action == "start":

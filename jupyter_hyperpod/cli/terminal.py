@@ -50,6 +50,14 @@ class Terminal:
                 self.line(line)
         return 0 if ok else 1
 
+    def agrees(self, question: str) -> bool:
+        """Whether a person answers yes; a program that reads and writes here is not asked, and has agreed."""
+        if not (sys.stdin.isatty() and self.err.isatty()):
+            return True
+        self.clear()
+        print(f"{question} [y/N] ", end="", file=self.err, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
     def status(self, text: str) -> None:
         """Rewrite the status line; shown on a terminal only."""
         self._status.show(text)

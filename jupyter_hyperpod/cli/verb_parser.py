@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..control.option_parser import explained, help_format, placed
@@ -20,7 +21,16 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message == "unrecognized arguments: --json" and not isinstance(self, _Verb):
             super().error(f"{message} (write it behind the verb, such as list --json)")
-        super().error(explained(message, list(self._option_string_actions)))
+        known = list(self._option_string_actions)
+        if message.startswith("one of the arguments") and (unknown := _unknown(known)):
+            message = f"unrecognized arguments: {unknown}"
+        super().error(explained(message, known))
+
+
+def _unknown(known: Sequence[str]) -> str:
+    """The first option of the command line that no parser knows, or ""."""
+    given = (word.partition("=")[0] for word in sys.argv[1:])
+    return next((word for word in given if word.startswith("--") and len(word) > 2 and word not in known), "")
 
 
 class _Verb(CommandParser):

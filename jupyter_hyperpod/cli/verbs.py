@@ -72,4 +72,4 @@ def function_of(verb: str) -> Verb:
 
 def run(options: argparse.Namespace, terminal: Terminal) -> int:
     """Run the verb that `options` name and return the exit status."""
-    return function_of(ALIASES.get(options.verb, options.verb))(options, Store(options.store), terminal)
+    return function_of(ALIASES.get(options.verb, options.verb))(options, Store(options.store).refuse_file(), terminal)

@@ -21,6 +21,7 @@ from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, Proto
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, THROTTLE_LIMIT, THROTTLE_LIMIT_S, Command, Event
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
+from ..core.options import near_matches
 from ..core.people import Person, shown
 from ..core.spec import JobSpec
 from ..core.views import View, new_job_view
@@ -109,10 +110,9 @@ def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:
     backend = load(fields.get("backend", DEFAULT_BACKEND))
     if fields.get("serve") and not backend.capabilities.serves:
         raise SpecError(f"deployments do not run on {backend.title}: its nodes run jobs that train, not replicas")
-    try:
-        return JobSpec(**{**fields, "cell_digest": cell_digest})
-    except TypeError as error:
-        raise SpecError(f"not a field of a job: {error}") from error
+    if unknown := min(fields.keys() - (known := JobSpec.__dataclass_fields__).keys(), default=""):
+        raise SpecError(f"{unknown!r} is no field of a job{near_matches(unknown, [*known])}")
+    return JobSpec(**{**fields, "cell_digest": cell_digest})
 
 
 def complete(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
 
 from ..backends import load
-from ..backends.base import Backend, Remedies
 from ..backends.types import NodeInfo
 from ..core.backends import BACKENDS
 from ..core.errors import ClusterError, NotFound, SpecError
@@ -29,25 +27,20 @@ from ..core.health import (
     from_json,
     reason_action,
 )
-from ..core.options import near_matches
 from ..core.units import format_bytes, plural
 from ..core.views import View
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
-from .clusters.standing import configured
+from .clusters import scheduler_nodes
 from .option_parser import add_action
 from .text_tables import Answer, Cell, Table
-
-if TYPE_CHECKING:
-    from ..health.check import NodeCheck
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
 HEALTH_HELP = "check a node, say whether nodes are repaired automatically, or rehearse a fault"
 HEALTH_ACTIONS = ("check", "recovery", "inject", "agent")
 _NODE_NAME = re.compile(r"\S*\d")
-CHECK_S = 4 * 3600.0
 _TONES = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 Say = Callable[[Finding], None]
 
@@ -133,7 +126,7 @@ def act(store: Store, node: str, action: str, reason: str) -> str:
     """
     from ..health import check
 
-    found = _find(cluster.status(store), node)
+    found = scheduler_nodes.find(cluster.status(store), node)
     if action == "resume":
         done = f"{node} is returned to service"
         if found is not None:
@@ -146,49 +139,11 @@ def act(store: Store, node: str, action: str, reason: str) -> str:
     return f"{node} {words[action]}{done}"
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """A node that a scheduler has, and what acts on it."""
-
-    title: str
-    info: NodeInfo
-    remedies: Remedies
-
-
-def schedulers() -> Iterator[tuple[str, Backend, Remedies]]:
-    """Backends, by name, whose nodes can be asked about and acted upon from here."""
-    for name in BACKENDS:
-        backend = load(name)
-        remedies = backend.remedies()
-        if remedies is not None and remedies.installed():
-            yield name, backend, remedies
-
-
-def _find(view: View, name: str) -> Elsewhere | None:
-    """The node as its scheduler sees it, None where it is the local cluster's. Raises NotFound, ClusterError."""
-    local = [known["node"] for known in view["nodes"]]
-    if name in local:
-        return None
-    told, names = f"; expected one of {', '.join(local) or 'none: no cluster is running'}", [*local]
-    for _, backend, remedies in schedulers():
-        try:
-            found = remedies.node_info(name)
-            if found is not None:
-                return Elsewhere(backend.title, found, remedies)
-            names += backend.node_states({})
-        except ClusterError as error:
-            if configured(backend):
-                told += f"; and {backend.title} cannot be asked: {error}"
-        else:
-            told += f"; nor does {backend.title} have it: see `{backend.list_command}`"
-    raise NotFound(f"there is no node {name!r} here{near_matches(name, names, 3)}{told}")
-
-
 def describe(view: View, name: str) -> Answer:
     """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
     health = view["health"].get(name)
-    seen = dict.fromkeys(schedulers_known(), None) | (_look(name) if node is None else {})
+    seen = dict.fromkeys(scheduler_nodes.names(), None) | (_look(name) if node is None else {})
     info = next((one for one in seen.values() if one is not None), None)
     if info is not None and info.health is not None and not (health and health["fault"] == BY_HAND):
         health = _shown(info.health, health)
@@ -221,15 +176,10 @@ def _shown(record: HealthRecord, health: View | None) -> View:
     }
 
 
-def schedulers_known() -> list[str]:
-    """Names of the backends whose nodes are not the supervisor's own."""
-    return [name for name in BACKENDS if not load(name).capabilities.owns_nodes]
-
-
 def _look(node: str) -> dict[str, NodeInfo | None]:
     """What each scheduler shows of a node, by backend; None where it does not know the node or does not answer."""
     found: dict[str, NodeInfo | None] = {}
-    for name, _, remedies in schedulers():
+    for name, _, remedies in scheduler_nodes.schedulers():
         with suppress(ClusterError):
             found[name] = remedies.node_info(node)
     return found
@@ -311,53 +261,18 @@ def run_health(options: argparse.Namespace, store: Store, say: Say = lambda find
 
 
 def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
-    from ..health import check
+    from .clusters import checking  # late: listing nodes needs no probes
 
-    elsewhere = _find(cluster.status(store), name) if name else None
-    with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
-        if elsewhere is None:
-            looked = check.look(store, options.deep, options.level, say)
-        else:
-            looked = _elsewhere(options, store, elsewhere)
-    found = looked.findings
-    carry_out = None if elsewhere is None else elsewhere.remedies.carry_out
-    judged = check.judge(store, name, looked, options.deep, carry_out) if name else {}
+    elsewhere = scheduler_nodes.find(cluster.status(store), name) if name else None
+    found, judged = checking.check(store, name, elsewhere, checking.Extent(options.deep, options.level), say)
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     lines = [judged["reason"]] if judged else []
     return Answer(record, _findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> NodeCheck:
-    """Check a node that a scheduler has, by a job of its own."""
-    from ..health import check
-
-    node, name = found.info, found.info.name
-    if node.out:
-        raise ClusterError(
-            f"{found.title} starts nothing on {name}, which is {'+'.join(sorted(node.states)).lower()} "
-            f"({node.reason}): return it to service (`jupyter hyperpod nodes resume {name}`), or run "
-            "`jupyter hyperpod health check` there"
-        )
-    mark = f"health-check-{time.time_ns()}"
-    directory = private_directory(store.cluster / "checks")
-    output = directory / f"{mark}.json"
-    module = [sys.executable, "-m", "jupyter_hyperpod.health.check", "--store", str(store.root)]
-    module += ["--output", str(output), *(["--deep"] if options.deep else []), "--level", str(options.level)]
-    try:
-        said = found.remedies.run_on(name, module, mark, directory / "log", CHECK_S)
-    except TimeoutError as error:
-        raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
-    try:
-        looked = check.NodeCheck.from_json(json.loads(output.read_text()))
-        output.unlink()
-        return looked
-    except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
-        raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
-
-
 def _recovery(store: Store, words: list[str]) -> Answer:
-    from ..health import agent  # late, as with `check`: listing nodes needs neither
+    from ..health import agent  # late, as with `checking`
 
     if len(words) > 1 or (words and words[0] not in RECOVERIES):
         raise SpecError(f"NodeRecovery is {' '.join(words)!r}; expected {' or '.join(RECOVERIES)}")
@@ -391,7 +306,7 @@ def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answe
 
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
-    here = next((name for name, _, _ in schedulers()), schedulers_known()[0])
+    here = next((name for name, _, _ in scheduler_nodes.schedulers()), scheduler_nodes.names()[0])
     arguments = ["--store", str(store.root), "--node", words[0], "--backend", here]
     status = agent.main([*arguments, "--kernel-log", options.kernel_log] if options.kernel_log else arguments)
     return Answer({"status": status}, ok=status == 0)

@@ -20,6 +20,7 @@ from ..core.spec import HIDDEN
 from ..core.units import parse_bytes, parse_duration
 
 _INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
+FOLLOWS = " (logs JOB --follow shows what a job prints until it ends)"
 _NEEDS_ONE = re.compile(r"one of the arguments (--.*) is required")
 _UNRECOGNIZED = "unrecognized arguments: "
 _ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
@@ -193,7 +194,11 @@ def explained(message: str, options: Sequence[str]) -> str:
         word = message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0]
         return without_values(message) + near_matches(word, options)
     if choice := _INVALID_CHOICE.search(message):
-        return message + near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
+        known = re.findall(r"[\w.-]+", choice[2])
+        hint = near_matches(choice[1], known) or (
+            FOLLOWS if choice[1] in ("attach", "watch") and "logs" in known else ""
+        )
+        return f"{message[: choice.start()]}invalid choice: {choice[1]!r}{hint}; expected one of {', '.join(known)}"
     if needed := _NEEDS_ONE.fullmatch(message):
         return f"expected one of {needed[1].replace(' --', ', --')}"
     return message

@@ -306,9 +306,11 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
 def _size(view: View) -> tuple[str, str]:
     """Return how many nodes a job has, or how many replicas of a deployment answer, and how many it may have."""
     allowed = f"{view['minimum']} to {view['maximum']} allowed"
+    ended = view["state"] in TERMINAL_STATES
     if not view["deployment"]:
-        return "nodes", f"{view['world_size']} now, {view['target']} wanted, {allowed}"
-    ready = 0 if view["state"] in TERMINAL_STATES else view["world_size"]
+        when = "at the end" if ended else f"now, {view['target']} wanted"
+        return "nodes", f"{view['world_size']} {when}, {allowed}"
+    ready = 0 if ended else view["world_size"]
     if view["minimum"] != view["maximum"]:
         allowed += ": the load decides, also after `scale`"
     return "replicas", f"{ready} ready, {view['metrics'].get('target', view['target'])} wanted, {allowed}"
@@ -316,11 +318,8 @@ def _size(view: View) -> tuple[str, str]:
 
 def _sessions(ended: Sequence[Mapping[str, Any]]) -> str:
     """Return how the earlier sessions of the cell ended: all of a few, else the newest."""
-    shown = ended[-SESSIONS_SHOWN:]
-    left_out = ["…"] if len(shown) < len(ended) else []
-    return "; ".join(
-        [*left_out, *(f"session {one['number']}: step {one['step']}, loss {loss_text(one)}" for one in shown)]
-    )
+    shown = [f"session {one['number']}: step {one['step']}, loss {loss_text(one)}" for one in ended[-SESSIONS_SHOWN:]]
+    return "; ".join([*(["…"] if len(shown) < len(ended) else []), *shown])
 
 
 def _data(metrics: Mapping[str, Any]) -> str:

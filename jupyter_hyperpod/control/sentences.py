@@ -29,8 +29,9 @@ def _delay(event: Event) -> str:
 
 
 def _session_sentence(data: Mapping[str, Any]) -> str:
+    steps = f" of {plural(data['total_steps'], 'step')}" if data["total_steps"] else ""  # none are known of epochs
     return (
-        f"session of {plural(data['total_steps'], 'step')}, global batch {data['global_batch']}, "
+        f"session{steps}, global batch {data['global_batch']}, "
         f"{data['parameters']:,} parameters, {format_bytes(data['state_bytes'])} of state"
     )
 

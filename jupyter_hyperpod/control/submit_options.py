@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -241,8 +242,21 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
 
 
 def field_lines(shown: Mapping[str, Any], paint: Paint = unpainted) -> list[str]:
-    """What `shown_fields` gives, a line each."""
-    return [f"  {paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
+    """What `shown_fields` gives, a line each, without what is empty; that a file is one its name says."""
+    told = {name: _in_words(value) for name, value in shown.items() if name != "script"}
+    return [f"  {paint(f'{name:<14}', 'quiet')}{words}" for name, words in told.items() if words]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_in_words(one)}" for name, one in value.items())
+    if isinstance(value, tuple):  # of a command
+        return shlex.join(map(str, value))
+    if isinstance(value, list):
+        return "; ".join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

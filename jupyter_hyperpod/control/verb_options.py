@@ -133,6 +133,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     actions = ("start", "status", "stop", "heal")
     parser.add_argument("action", choices=actions, metavar="ACTION", help="start, status, stop or heal")
     parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # refused with the option that was meant
+    parser.add_argument("--yes", action="store_true", help="stop: end jobs that run without a question")
     parser.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
     parser.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
     parser.add_argument(
@@ -182,10 +183,16 @@ def _queue(text: str) -> tuple[str, int]:
     return name, int(nodes)
 
 
-def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store], object]) -> str:
+def run_cluster(
+    options: argparse.Namespace,
+    store: Store,
+    wait: Callable[[Store], object],
+    agrees: Callable[[str], bool] = lambda question: True,
+) -> str:
     """Carry out ``cluster``, with ``wait`` until a started one is ready; return what a person should know, or "".
 
-    Raises SpecError for an option that belongs to another action.
+    ``agrees``: asks whether jobs that run are to end with it. Raises SpecError for an option that belongs to another
+    action.
     """
     if options.word is not None:
         meant = {"start": "--nodes", "heal": "--node"}.get(options.action)
@@ -200,6 +207,8 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
+    if options.action != "stop" and options.yes:
+        raise SpecError(f"--yes belongs to `cluster stop`, not to `cluster {options.action}`")
     if options.action != "status":
         cluster.refuse_member(store)
     if options.action == "start":
@@ -211,6 +220,9 @@ def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store
         return f"this host no longer stands by; {host} serves the store, and its jobs go on"
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         running = cluster.request(store, {"op": "status"})["jobs"] if cluster.connectable(store) else []
+        jobs_run = f"{plural(len(running), 'job')} {'has' if len(running) == 1 else 'have'} not ended: {few(running)}"
+        if running and not (options.yes or agrees(f"{jobs_run}. Stop the cluster, and end them?")):
+            return "nothing was stopped"
         cluster.stop(store, by=person())
         if running:
             return f"{plural(len(running), 'job')} ended with it: {few(running)}"

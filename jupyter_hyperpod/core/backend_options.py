@@ -18,6 +18,7 @@ HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter,
 HEAD_STORE, ACCOUNT = "head-store", "account"
 USER, FS_GROUP = "user", "fs-group"
 KEEP_WARM = "keep-warm"
+OPERATOR, HYPERPOD = "operator", "hyperpod"  # what makes the pods of a job's nodes, instead of plain Jobs
 OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a pod does not need to know of its job
 
 
@@ -25,13 +26,14 @@ OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a 
 class OptionTable:
     """A backend's options: name -> its check, which raises SpecError.
 
-    ``title``: what people call the backend. ``examples``: some of them, for the help. ``needed``: of each group a job
-    has to have one, with the reason.
+    ``title``: what people call the backend. ``examples``: some of them, for the help. ``placing``: those that tell
+    which nodes the job may get, and how much of each. ``needed``: of each group a job has to have one, with the reason.
     """
 
     title: str
     checks: Mapping[str, Callable[[str], object]]
     examples: str
+    placing: tuple[str, ...]
     needed: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 
@@ -190,6 +192,11 @@ def _where(value: str) -> None:
         raise SpecError(f"{value[:80]!r} is no place; expected here or {POD}")
 
 
+def _operator(value: str) -> None:
+    if value != HYPERPOD:
+        raise SpecError(f"{value[:80]!r} is no operator; expected {HYPERPOD}; without the option nodes are plain Jobs")
+
+
 def _plain_path(value: str) -> None:
     if not value.startswith("/") or {"", ".", ".."} & set(value[1:].split("/")):
         raise SpecError(f"{value[:80]!r} is not a plain path; expected one such as /fsx/team/heads")
@@ -208,10 +215,16 @@ def has_remote_head(options: Mapping[str, str]) -> bool:
     return options.get(HEAD) == POD
 
 
+def has_operator(options: Mapping[str, str]) -> bool:
+    """Whether HyperPod's training operator makes the pods of a job with these options."""
+    return options.get(OPERATOR) == HYPERPOD
+
+
 def kept_pods(options: Mapping[str, str], deployed: bool) -> None:
     """Raise SpecError where pods are to be kept of a job that cannot leave them to another one."""
-    if KEEP_WARM in options and (deployed or has_remote_head(options)):
-        whose = "a deployment" if deployed else "a job with head=pod"
+    if KEEP_WARM in options and (deployed or has_remote_head(options) or has_operator(options)):
+        job = f"a job with {'head=pod' if has_remote_head(options) else f'{OPERATOR}={HYPERPOD}'}"
+        whose = "a deployment" if deployed else job
         raise SpecError(f"the pods of {whose} cannot be kept for the next job; expected no keep-warm")
 
 
@@ -251,6 +264,7 @@ SLURM = OptionTable(
         STARTUP_DEADLINE: _deadline,
     },
     "partition, elastic-partition, account, qos, time, gres, …",
+    tuple("constraint cpus-per-task exclude gpus-per-node gres mem nodelist partition qos reservation".split()),
 )
 # what they mean is in `backends/kubernetes/manifests.py`
 KUBERNETES = OptionTable(
@@ -262,6 +276,9 @@ KUBERNETES = OptionTable(
         "namespace": _like(_LABEL, "the name of a namespace"),
         "context": _any,
         "queue": _like(_VALUE, "the name of a queue"),
+        "queue-priority": _like(_VALUE, "the name of a workload priority class"),
+        "elastic-queue-priority": _like(_VALUE, "the name of a workload priority class"),
+        OPERATOR: _operator,
         "priority-class": _like(_SUBDOMAIN, "the name of a priority class"),
         "elastic-priority-class": _like(_SUBDOMAIN, "the name of a priority class"),
         "resources": _resources,
@@ -280,6 +297,7 @@ KUBERNETES = OptionTable(
         ACCOUNT: _like(_SUBDOMAIN, "the name of a service account"),
     },
     "image, claim, host-path, namespace, context, resources, selector, head, …",
+    ("namespace", "queue", "resources", "selector", "affinity", "tolerations"),
     (
         (("image",), "the image of its pods, with the libraries that it uses"),
         (
@@ -289,6 +307,12 @@ KUBERNETES = OptionTable(
     ),
 )
 TABLES: Mapping[str, OptionTable] = {"slurm": SLURM, "kubernetes": KUBERNETES}
+
+
+def placing(backend: str, options: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """What tells which nodes a job with these options may get: the same for jobs that can use each other's nodes."""
+    names = TABLES[backend].placing if backend in TABLES else ()
+    return tuple(tuple(sorted(_words(options.get(name, "")))) for name in names)
 
 
 def keeps_warm() -> str:

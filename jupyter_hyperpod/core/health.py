@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from .errors import SpecError
 
 PREFIX = "sagemaker.amazonaws.com/"
+IN_PROGRESS = "InProgress"  # of a deep check
 STATUS, DEEP = f"{PREFIX}node-health-status", f"{PREFIX}deep-health-check-status"
 TYPES, REASONS = f"{PREFIX}fault-types", f"{PREFIX}fault-reasons"
 DETAILS = f"{PREFIX}fault-details"  # an annotation, JSON

@@ -99,10 +99,12 @@ def explain(view: dict[str, Any], newest: str = "") -> None:
 
 
 def put_decision(view: dict[str, Any], data: Mapping[str, Any], time_s: float, most: int) -> None:
-    """Append a decision; one of the capacity says why a job that runs gets no more nodes."""
+    """Append a decision; one of the capacity says why a job gets no more nodes."""
     append(view["decisions"], {"time_s": time_s, "policy": data["policy"], "reason": data["reason"]}, most)
     if data["policy"] == CAPACITY and "waits" in view:
         view["waits"] = data["reason"]
+        if view["state"] == "pending":
+            view["reason"] = data["reason"]
         explain(view)
 
 

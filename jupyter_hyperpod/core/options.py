@@ -26,8 +26,11 @@ def argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 def near_matches(word: str, known: Sequence[str], most: int = 1) -> str:
     """Return ``" (did you mean X?)"`` where a known word resembles `word`, else "". Of several, ``most`` are named."""
+    longer = [one for one in known if word and one.startswith(word)]
     near = difflib.get_close_matches(word, known, most)
     if most > 1:
-        near = [*near, *(one for one in known if word and one.startswith(word) and one not in near)][:most]
+        near = [*near, *(one for one in longer if one not in near)][:most]
+    elif len(longer) == 1:  # it was not written to its end
+        near = longer
     named = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
     return f" (did you mean {named}?)" if near else ""

@@ -168,6 +168,8 @@ def _generation_formed(view: View, event: Event) -> None:
         return
     if data["generation"] > view["generation"]:
         view["error"] = None  # the job continues: the loss of a member had caused this error
+    if data["generation"] and not view["generation"]:
+        view["waits"] = ""  # that was about the first nodes
     view["generation"] = data["generation"]
     view["target"] = data["target"]
     view["members"] = [dict(member) for member in data["members"]]

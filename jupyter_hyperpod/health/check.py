@@ -1,6 +1,6 @@
 """Checks one node on request: runs the probes, on demand deep checks, and journals the result.
 
-python -m jupyter_hyperpod.health.check --store DIR [--deep] [--output FILE]
+python -m jupyter_hyperpod.health.check [--store DIR] [--deep]
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import HyperpodError
-from ..core.health import ACTIONS, BY_HAND, Finding, from_json, labels
+from ..core.health import ACTIONS, BY_HAND, IN_PROGRESS, Finding, from_json, labels
 from ..core.views import View, apply, new_cluster_view
 from ..policy.healing import Past, heal
 from ..storage.journal import forget_oldest, read_events
 from ..storage.journal_writer import JournalWriter
-from ..storage.store import Store, write_private
+from ..storage.store import Store
 from . import deep as deep_checks
 from .agent import recovery
 from .monitor import boot
@@ -54,7 +54,7 @@ class NodeCheck:
 UNSEEN = NodeCheck([], {}, "")
 
 
-def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> NodeCheck:
+def look(store: Store | None, deep: bool, level: int, say: Callable[[Finding], None]) -> NodeCheck:
     """Run every probe and, if wanted, the deep checks; ``say`` gets each finding."""
     place = ProbeRoot(store)
     probed = (finding for probe in HOST for finding in probe.run(place))
@@ -113,16 +113,16 @@ def statements(
 
 
 def judge(
-    store: Store, node: str, looked: NodeCheck, deep: bool, carry_out: CarryOut | None = None
+    store: Store, node: str, looked: NodeCheck, deep: bool, carry_out: CarryOut | None = None, recovers: str = ""
 ) -> Mapping[str, Any]:
     """Decide about the findings, journal the decision, and return ``{"action", "reason", "labels"}``.
 
-    ``carry_out(node, action, fault)`` requests the remedy where no process reads the journal for it. Raises
-    ClusterError.
+    ``carry_out(node, action, fault)`` requests the remedy where no process reads the journal for it. ``recovers``:
+    NodeRecovery, where it is not that of the store. Raises ClusterError.
     """
     before, found = known(store, node), looked.findings
     past = [Past(r["action"], r["fault"], r["time_s"]) for r in before["remedies"]]
-    decision = heal(found, past, time.time(), recovery(store))
+    decision = heal(found, past, time.time(), recovers or recovery(store))
     action, fault = decision.value.action, decision.value.fault
     if ACTIONS.index(action) < ACTIONS.index(before["action"]):  # a stronger action is already under way
         action, fault = before["action"], before["fault"]
@@ -143,7 +143,7 @@ def labelled(store: Store, node: str) -> Iterator[None]:
         if known(store, node)["action"] == "watch":
             tell(store, node, "watch", "", reason, deep=deep)
 
-    say("a deep health check begins", "InProgress")
+    say("a deep health check begins", IN_PROGRESS)
     try:
         yield
     except BaseException:
@@ -152,23 +152,20 @@ def labelled(store: Store, node: str) -> Iterator[None]:
 
 
 def main() -> int:
-    """Entry point; the findings are JSON on standard output, or in a file."""
+    """Entry point; the findings are JSON, on one line of standard output."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.check")
-    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--store", type=Path)
     parser.add_argument("--deep", action="store_true")
     parser.add_argument("--level", type=int, default=2)
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     try:
-        looked = look(Store(options.store), options.deep, options.level, lambda finding: None)
-        content = json.dumps(looked.to_json())
-        if options.output is None:
-            print(content)
-        else:
-            write_private(options.output, content.encode())
+        looked = look(
+            Store(options.store) if options.store else None, options.deep, options.level, lambda finding: None
+        )
     except HyperpodError as error:
         print(error, file=sys.stderr)
         return 1
+    print(json.dumps(looked.to_json()))
     return 0
 
 

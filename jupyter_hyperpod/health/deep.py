@@ -33,20 +33,24 @@ _BLOCK = 1 << 20
 def cpu(seconds: float = CPU_S, workers: int | None = None) -> list[Finding]:
     """Every core computes the same digests repeatedly. A core with another digest computes wrongly."""
     count = workers or len(os.sched_getaffinity(0))
-    command = [sys.executable, "-m", __name__, f"{seconds:g}"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    found = []
-    for worker in running:
-        text, _ = worker.communicate()
-        if worker.returncode:
-            return [failed("cpu-stress", "isolate", "CpuFails", f"a core's computation ended with {worker.returncode}")]
-        rounds, bad = text.split()
-        found.append((int(rounds), int(bad)))
+    running = [worker(seconds) for _ in range(count)]
+    texts = [one.communicate()[0] for one in running]
+    ends = [one.returncode for one in running if one.returncode]
+    if any(end > 0 for end in ends):
+        return [failed("cpu-stress", "isolate", "CpuFails", f"a core's computation ended with {max(ends)}")]
+    if ends:  # by the kernel for want of memory, or by a person
+        return [skipped("cpu-stress", f"{len(ends)} of {plural(count, 'process')} were killed, by signal {-ends[0]}")]
+    found = [(int(rounds), int(bad)) for rounds, bad in map(str.split, texts)]
     wrong = sum(bad for _, bad in found)
     said = f"{plural(count, 'core')} computed {plural(sum(rounds for rounds, _ in found), 'block')} in {seconds:g} s"
     if wrong:
         return [failed("cpu-stress", "isolate", "CpuComputesWrong", f"{said}, {wrong} of them wrong")]
     return [passed("cpu-stress", f"{said}, all right")]
+
+
+def worker(seconds: float) -> subprocess.Popen[str]:
+    """The process that stresses one core."""
+    return subprocess.Popen([sys.executable, "-m", __name__, f"{seconds:g}"], stdout=subprocess.PIPE, text=True)
 
 
 def _digests(seconds: float) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from ..control.sweeps.plan import RESULT, SweepPlan, space_of
 from ..control.sweeps.trials import Sweep, SweepTrial
 from ..control.text_tables import Table
 from ..core.errors import SpecError
+from ..core.options import near_matches
+from ..core.spec import JobSpec
 from ..storage.store import Store
 from .shell import is_kernel
 from .sweeps import SweepDisplay
@@ -75,6 +78,9 @@ class FunctionSweep:
         try:
             for ended in self._updates or following.updates(self._sweep):
                 table.show(self._sweep, ended)
+        except KeyboardInterrupt:
+            print(verbs.detached_line(self._sweep, "jupyter hyperpod"), flush=True)
+            raise
         finally:
             table.finish(self._sweep)
         print("\n".join(sweep_table.end_lines(self._sweep, "jupyter hyperpod")), flush=True)
@@ -118,6 +124,11 @@ def sweep(
     ``fields`` are those of a job, such as ``nodes`` or ``elastic``. The source of the function is what travels, with
     the functions, imports and plain values of its module that it uses. Raises SpecError where that does not suffice.
     """
+    known = [*inspect.signature(sweep).parameters, *JobSpec.__dataclass_fields__]
+    if unknown := [field for field in fields if field not in known]:
+        raise SpecError(
+            f"{unknown[0]!r} is no argument of sweep() and no field of a job{near_matches(unknown[0], known)}"
+        )
     axes = space_of(space)
     plan = SweepPlan.make(
         axes, sampler=sampler, trials=trials, seed=seed, metric=metric, maximize=maximize, pruner=pruner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,7 @@ from . import stream
 from .output import JobDisplay
 
 STOP_WAIT_S = 10.0
+_NOT_DEFINED = re.compile(r"NameError\b.*: name '(\w+)' is not defined")
 
 
 def is_kernel(shell: Any) -> bool:
@@ -87,12 +89,23 @@ class Notebook(Magics):
             if problems:
                 raise SpecError(f"--pull: {'; '.join(problems)}")
 
+    def _push_hint(self, reason: str) -> str:
+        """What to do where a job has failed because it lacks a variable that this notebook has; "" for another end."""
+        name = missing[1] if (missing := _NOT_DEFINED.search(reason)) else ""
+        if not name or name not in self._shell.user_ns:
+            return ""
+        return f"{name} is a variable of this notebook, and a job has none of those: give it with --push {name}"
+
     def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
         """Stream a job until it ends; an interrupt leaves it running, or stops it if `cancel`."""
         try:
             view = stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
             if view["state"] == "succeeded":
                 self._pull(store.job(job_id))
+        except stream.JobFailed as failed:
+            if hint := self._push_hint(str(failed)):
+                failed.advise(hint)
+            raise
         except KeyboardInterrupt:
             if not cancel:
                 print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)

@@ -28,6 +28,10 @@ class JobFailed(HyperpodError):
         super().__init__(message)
         self._traceback = traceback
 
+    def advise(self, line: str) -> None:
+        """Add a line below the traceback: what to do."""
+        self._traceback.append(line)
+
     def _render_traceback_(self) -> list[str]:
         return self._traceback
 

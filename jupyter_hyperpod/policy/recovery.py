@@ -230,14 +230,15 @@ def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Deci
     member is missing, a newcomer first loads a snapshot while the others train.
     """
     pause_s = state_bytes / STATE_BYTES_PER_S
+    shown_s = max(0.01, pause_s)  # nothing is said to take no time at all
     if not vacancies:
         return Decision(False, "nobody is missing: newcomers load a snapshot while the others train")
     if step_time_s is None or pause_s <= step_time_s / 2:
         return Decision(
-            True, f"a place is empty, and giving the state takes about {pause_s:.2f} s: it is given at once"
+            True, f"a place is empty, and giving the state takes about {shown_s:.2f} s: it is given at once"
         )
     return Decision(
-        False, f"giving the state would take about {pause_s:.2f} s: newcomers load a snapshot while the others train"
+        False, f"giving the state would take about {shown_s:.2f} s: newcomers load a snapshot while the others train"
     )
 
 

@@ -58,7 +58,8 @@ def _fill(path: Path) -> None:
             os.close(file)
         os.rename(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
 
 

@@ -114,7 +114,8 @@ def _write(path: Path, content: bytes, mode: int, in_the_end: int | None) -> Non
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise
 
 
@@ -215,6 +216,14 @@ class Store:
         for path in (self.root, self.cells, self.jobs, self.cluster, self.cluster_events, self.shared):
             private_directory(path)
         keep_room(self.root)
+        return self
+
+    def refuse_file(self) -> Store:
+        """Raise StoreError where a file has the store's name."""
+        if self.root.is_file():
+            raise StoreError(
+                f"the store {self.root} is a file; name a directory: --store DIR, or ${ENVIRONMENT_VARIABLE}"
+            )
         return self
 
     def refuse_foreign(self) -> None:

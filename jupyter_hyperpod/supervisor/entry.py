@@ -79,6 +79,11 @@ class JobEntry:
         return not self.backend.capabilities.owns_nodes
 
     @property
+    def options(self) -> Mapping[str, str]:
+        """Its options for its backend."""
+        return self.spec.backend_options
+
+    @property
     def planned(self) -> bool:
         """It is settled what a backend starts for it."""
         return self._plan is not None
@@ -160,10 +165,14 @@ class JobEntry:
             return
         self.said = reason
         if self.started:
-            self.journal.write("decision.made", {"policy": CAPACITY, "value": None, "reason": reason})
+            self.lacks(reason)
         else:
             self.journal.write("job.state", {"state": "pending", "reason": reason})
             self._decide(None, reason)
+
+    def lacks(self, reason: str, value: Any = None) -> None:
+        """Journal why a job that its coordinator serves gets no more nodes; ``value``: what was decided about them."""
+        self.journal.write("decision.made", {"policy": CAPACITY, "value": value, "reason": reason})
 
     def warn(self, text: str) -> None:
         self.journal.write("warning.raised", {"text": text})

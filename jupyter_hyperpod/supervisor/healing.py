@@ -28,7 +28,7 @@ from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.diagnostics import open_log
-from .allocation import Allocations
+from .allocation.allocations import Allocations
 from .entry import JobEntry
 from .machines import Machines
 

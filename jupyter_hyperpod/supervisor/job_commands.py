@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..backends.base import Host
 from ..core.events import Command
-from .allocation import Allocations
+from .allocation.allocations import Allocations
 from .entry import STOP_GRACE_S, JobEntry
 from .faults import break_node, break_target
 

@@ -30,7 +30,7 @@ from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from ..system.diagnostics import note
 from ..system.processes import raise_descriptor_limit
-from .allocation import Allocations
+from .allocation.allocations import Allocations
 from .coordinator_watchdog import journal_new_host, journal_takeover
 from .entry import WRITER, JobEntry, end_all, recall, unfinished
 from .healing import Healing
@@ -292,6 +292,7 @@ class Supervisor:
                 self._guard(partial(self._allocate, entry, now_s))
             elif not entry.ended:
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, tuple(held[entry.job.id]), now_s))
+        self._guard(partial(self.allocations.weigh, now_s))
         if any(not entry.elsewhere for entry in self.reading.values()):
             return  # nobody knows yet what those want that have run for long
         for action in reconcile(facts, machines, self.queues) if facts else ():
@@ -314,7 +315,7 @@ class Supervisor:
         if up or not (entry.started or begins):
             return
         if self.host.head.state != "starting" and (entry.started or not self._renewal.due(entry.spec.python)):
-            plan = allocation.scheduler.for_head(plan, entry.spec.backend_options)
+            plan = allocation.scheduler.for_head(plan, entry.options)
             entry.early = not (entry.started or runs)
             entry.started = self.host.launch_head(in_turn(plan, self.succession.turn)) or entry.started
 

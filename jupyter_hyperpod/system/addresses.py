@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
+SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"  # set where each node is a machine, or is to behave like one
 _TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
 _LISTENS = "0A"
 _V6_LOOPBACK, _V4_IN_V6 = "0" * 24 + "01000000", "0" * 16 + "FFFF0000"  # as proc(5) writes words of an address

@@ -183,6 +183,9 @@ const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
     keepLast(view.decisions, DECISIONS_KEPT);
     if (event.data.policy === 'capacity' && 'waits' in view) {
       view.waits = event.data.reason;
+      if (view.state === 'pending') {
+        view.reason = event.data.reason;
+      }
       explain(view);
     }
   },
@@ -264,6 +267,9 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     }
     if (data.generation > view.generation) {
       view.error = null; // the job continues: the loss of a member had caused this error
+    }
+    if (data.generation && !view.generation) {
+      view.waits = ''; // that was about the first nodes
     }
     view.generation = data.generation;
     view.target = data.target;

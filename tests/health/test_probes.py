@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,16 @@ def test_deep_checks_pass_here(tmp_path: Path) -> None:
     found = [*deep.cpu(0.05, 2), *deep.memory(4 << 20), *deep.disk(tmp_path, 2 << 20), *deep.loopback(4 << 20)]
     assert [finding.outcome for finding in found if finding.probe != "loopback"] == ["pass"] * 3, found
     assert deep.dcgm()[0].outcome == "skipped"
+
+
+def test_a_core_whose_process_was_killed_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(seconds: float) -> subprocess.Popen[str]:
+        kills_itself = "import os; os.kill(os.getpid(), 9)"
+        return subprocess.Popen([sys.executable, "-c", kills_itself], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(deep, "worker", killed)
+    (found,) = deep.cpu(0.05, 2)
+    assert found.outcome == "skipped" and "killed, by signal 9" in found.text
 
 
 def test_labels_are_hyperpods() -> None:

@@ -738,6 +738,27 @@ def reopened() -> Script:
     return s
 
 
+def gathering() -> Script:
+    """What a job lacks before it begins is its reason, and nothing of it is left when it begins with fewer."""
+    s = Script("gathering-cdefghij")
+    s.submit(4, (2, 4))
+    s.state("pending", "SLURM has not started 4 nodes yet: Resources")
+    for reason in (
+        "SLURM has not started 3 nodes yet: Resources",
+        "leaves 1 node to other-bcdefghi, which can begin then",
+    ):
+        s.say("supervisor.1", "decision.made", 1.0, policy="capacity", value=None, reason=reason)
+    return s
+
+
+def gathered() -> Script:
+    """The same, which has begun."""
+    s = gathering()
+    s.form(1, (1, 2), 4, "2 of 4 members are here, and 2 are enough")
+    s.state("running", "2 of 4 members are here, and 2 are enough")
+    return s
+
+
 SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
@@ -745,6 +766,8 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "recoveries": recoveries,
     "durable": durable,
     "elastic": elastic,
+    "gathering": gathering,
+    "gathered": gathered,
     "short": short,
     "growing": growing,
     "labelled": labelled,

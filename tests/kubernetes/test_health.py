@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes.client import Api
-from jupyter_hyperpod.backends.kubernetes.health_board import CONDITION, TAINT, KubernetesHealthBoard, unmark
+from jupyter_hyperpod.backends.kubernetes.health.health_board import CONDITION, TAINT, KubernetesHealthBoard, unmark
+from jupyter_hyperpod.backends.kubernetes.health.node_check import NAME, NAMESPACE
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
 from jupyter_hyperpod.backends.kubernetes.remedies import KubernetesRemedies
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster
-from jupyter_hyperpod.control.setup.health_objects import NAME, NAMESPACE
-from jupyter_hyperpod.core.health import DETAILS, REASONS, STATUS, failed, passed
+from jupyter_hyperpod.core.health import DEEP, DETAILS, REASONS, STATUS, failed, passed
 from jupyter_hyperpod.health.node_pod import NodePod
 from jupyter_hyperpod.health.probes import Probe
 from tests.backends.rigs import SEES_NODES
@@ -175,6 +175,23 @@ def test_agents_come_and_go_with_setup_and_may_mark_nodes_and_nothing_else(
     assert counts("remove") == {"delete": 12, "release": 2}
     bed.until(lambda: [label(bed, node) for node in bed.nodes] == ["", ""], "nothing is left at the nodes")
     assert "jupyter-hyperpod" not in json.dumps(bed.get("nodes")["items"][0]["metadata"].get("annotations", {}))
+
+
+def test_a_node_is_checked_on_request_also_out_of_service(
+    desk: Desk, kubernetes: Testbed, setup: Callable[..., int], agents: list[str]
+) -> None:
+    bed = kubernetes
+    bed.kubectl("apply", "-f", "-", text=SEES_NODES.format(user=USER))
+    refused = desk("health", "check", "n1", check=False)
+    assert refused.returncode and 'cannot get resource "daemonsets"' in refused.stderr, refused.stderr
+    assert setup("apply", *agents, "--remedies", "--user", USER) == 0
+    bed.kubectl("cordon", "n1")
+    found = json.loads(desk("health", "check", "n1", "--deep", "--json").stdout)
+    outcomes = {one["probe"]: one["outcome"] for one in found["findings"]}
+    assert {outcomes[probe] for probe in ("cpu-stress", "memory-stress", "disk-stress", "loopback")} == {"pass"}
+    assert bed.get("node", "n1")["metadata"]["labels"][DEEP] == "Passed"
+    assert bed.get("jobs", "-n", NAMESPACE)["items"] == [], "nothing is left"
+    assert bed.get("node", "n1")["spec"]["unschedulable"], "the check has changed nothing"
 
 
 def test_the_taint_goes_when_what_was_found_is_gone(kubernetes: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:

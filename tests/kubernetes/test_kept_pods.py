@@ -46,15 +46,18 @@ print("left by", os.environ["HYPERPOD_NODE"], flush=True)
 """
 LOOKS = """
 import json, os, socket
+def name_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read().split("\\0")[0].rpartition("/")[2]
+    except OSError:
+        return None  # it has ended since it was listed
 seen = {
     "node": os.environ["HYPERPOD_NODE"],
     "environment": sorted(os.environ),
     "secret": os.environ.get("SECRET"),
     "files": [name for place in ("/tmp", "/var/tmp", "/dev/shm") if os.path.isdir(place) for name in os.listdir(place)],
-    "processes": sorted(
-        open(f"/proc/{pid}/cmdline").read().split("\\0")[0].rpartition("/")[2]
-        for pid in os.listdir("/proc") if pid.isdigit()
-    ),
+    "processes": sorted(found for pid in os.listdir("/proc") if pid.isdigit() and (found := name_of(pid)) is not None),
 }
 try:
     socket.create_connection(("127.0.0.1", 7777)).close()

@@ -113,8 +113,9 @@ def test_without_a_gradient_to_replay_those_behind_get_the_whole_state() -> None
         (1, 10**12, None, True),
         (0, 0, None, False),
         (0, 0, 10.0, False),
+        (1, 1_000, 0.005, True),
     ],
-    ids=["half a step", "longer than half a step", "no step yet", "nobody is missing", "nobody is missing, later"],
+    ids=["half a step", "longer", "no step yet", "nobody is missing", "nobody is missing, later", "short steps"],
 )
 def test_newcomers_enter_at_once_where_the_pause_is_short(
     vacancies: int, state_bytes: int, step_time_s: float | None, now: bool

@@ -422,6 +422,13 @@ def test_a_function_inside_another_is_refused() -> None:
         returned(inner, x=[1])
 
 
+def test_an_argument_that_nobody_knows_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"'metrc' is no argument of sweep\(\) .*did you mean metric"):
+        hp.sweep(objective, {"x": [1]}, metrc="x", store=str(tmp_path))
+    with pytest.raises(SpecError, match=r"or trials=N of hp.sweep"):
+        hp.sweep(objective, {"x": "1..9"}, store=str(tmp_path))
+
+
 @pytest.mark.timeout(300)
 def test_a_sweep_of_a_function(shared_cluster: Store, capfd: Any, tmp_path: Path) -> None:
     place = str(shared_cluster.root)

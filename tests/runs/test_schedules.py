@@ -219,7 +219,7 @@ def test_what_is_refused(store: Store, tmp_path: Path, capsys: pytest.CaptureFix
         ("%hyperpod schedule nightly", "; `schedule show nightly` shows that one"),
         ("%hyperpod schedule remove nightly", "`schedule delete NAME` removes one"),
         ("%hyperpod schedule lsit", "; did you mean list?"),
-        ("%hyperpod sweep delete lr", "`delete JOB …` deletes its trials"),
+        ("%hyperpod sweep remove lr", "`sweep delete NAME` deletes the trials of one that has ended"),
         ("%hyperpod sweep lr", "; `sweep show lr` shows that one"),
         ("%hyperpod stop a b", "2 of 2 jobs could not be asked to stop"),
     ):

@@ -19,7 +19,7 @@ from jupyter_hyperpod.control.sweeps import following, sweep_table, trials, verb
 from jupyter_hyperpod.control.sweeps.metric import trial_texts
 from jupyter_hyperpod.control.sweeps.plan import SweepPlan, remarks
 from jupyter_hyperpod.control.sweeps.trials import Sweep
-from jupyter_hyperpod.core.errors import NotFound, SpecError
+from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
 from jupyter_hyperpod.policy.sweeps import space
 from jupyter_hyperpod.storage.folded import FoldedJournal
@@ -228,8 +228,17 @@ def test_a_sweep_is_interrupted_as_a_job_is(shared_cluster: Store, monkeypatch: 
         run(shell, f"%%hyperpod --sweep x=1,2 --name ends --cancel-on-interrupt\n{cell}")
         assert "2 trials of ends-" in capfd.readouterr().out
     assert {trial.state for trial in ended(shared_cluster, "ends").trials} == {"stopped"}
+    sweep = trials.read(shared_cluster, "waits")
+    with pytest.raises(Conflict, match=f"not ended: `%hyperpod sweep stop {sweep.id}` ends what runs"):
+        run(shell, "%hyperpod sweep delete waits")
     run(shell, "%hyperpod sweep stop waits")
     assert {trial.state for trial in ended(shared_cluster, "waits").trials} == {"stopped"}
+    again = trials.submit_again(shared_cluster, sweep.id, "stopped")
+    trials.stop(trials.read(shared_cluster, "waits"), "enough")
+    assert len(again) == len(ended(shared_cluster, "waits").trials) == 2
+    run(shell, "%hyperpod sweep delete waits")
+    assert "deleted: 4 jobs" in capfd.readouterr().out
+    assert sweep.id not in trials.sweep_ids(shared_cluster) and not set(again) & set(shared_cluster.job_ids())
 
 
 @pytest.mark.timeout(300)

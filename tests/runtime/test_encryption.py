@@ -28,7 +28,7 @@ from jupyter_hyperpod.runtime.comm.kinds import CHUNK, gloo
 from jupyter_hyperpod.runtime.comm.link_queues import move
 from jupyter_hyperpod.runtime.comm.mesh import Address, MeshListener, PeerLost
 from jupyter_hyperpod.runtime.comm.pair_transfer import StripeServer
-from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
+from jupyter_hyperpod.system.addresses import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.system.encryption import (
     ENCRYPT_VARIABLE,
     MODES,

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_hyperpod.runtime.comm import handshake
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
-from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
+from jupyter_hyperpod.system.addresses import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.system.encryption import ENCRYPT_VARIABLE, RENEW_BYTES
 from tests.runtime.conftest import TRAIN, Run, Submit
 from tests.runtime.meshes import meshes, nothing, relayed, together

@@ -21,7 +21,7 @@ from jupyter_hyperpod.runtime.program.walk import Walk, path_of
 from tests.runtime.conftest import Submit
 
 CELL = """
-import dataclasses, heapq, os, time, torch, jupyter_hyperpod as hp
+import dataclasses, heapq, os, threading, time, torch, jupyter_hyperpod as hp
 torch.manual_seed(0)
 data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
 model = torch.nn.Linear(4, 1)
@@ -44,13 +44,13 @@ class Decay:
 config, decay, best = Config(), Decay(), []
 stages = [Stage(1.0), Stage(0.5), Stage(2.0)]
 stage = stages[0]
-view = None
+view, done, factor = None, threading.Event(), 1.0
 hooks = {"end": [decay]}
 
 def loss_function(batch):
     time.sleep(float(os.environ.get("PAUSE_S", "0")))
     top = best[0] if best else 0.0
-    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1]) * (0.5 if done.is_set() else globals()["factor"])
     return stage.weight * config.scale * decay.scale * loss + 0.01 * top + (0.0 if view is None else 0.1 * view.sum())
 
 with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
@@ -64,7 +64,9 @@ CHANGES = """config = dataclasses.replace(config, scale=config.scale * 0.9)
         stage = stages[min(epoch, 2)]
         view = model.weight.detach()
         for hook in hooks["end"]: hook(loss)
-        heapq.heappush(best, -loss)"""
+        heapq.heappush(best, -loss)
+        factor = 0.99 * factor
+        if epoch == 3: done.set()"""
 
 
 def change(cell: str) -> str:
@@ -208,6 +210,89 @@ def test_what_each_member_s_last_micro_batch_leaves_is_said_where_the_loop_reads
     (said,) = [text for text in texts if text.startswith("each member has another value of")]
     assert "of model.last (line 26): what" in said
     assert all(f"model.{name}" not in said for name in ("aside", "again", "loss")), said
+
+
+DECIDES = """
+import torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+
+class Cached(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x, self.cache, self.reads = torch.randn(64, 4), {}, 0
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        self.reads += 1
+        if index not in self.cache:
+            self.cache[index] = 2 * self.x[index]
+        return self.cache[index], self.x[index].sum()
+
+train, valid = Cached(), Cached()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+def loss_function(batch):
+    return torch.nn.functional.mse_loss(model(batch[0])[:, 0], batch[1])
+
+def right(batch):
+    return (model(batch[0])[:, 0] - batch[1]).abs().sum(), len(batch[1])
+
+with hp.Session(model, optimizer, train, global_batch=16, micro_batch=4) as session:
+    for step in session.steps(8):
+        loss = step.run(loss_function)
+        READ
+    error = session.evaluate(right, valid, micro_batch=8, name="error")
+print(loss.hex(), error.hex())
+"""
+READS = {
+    "decides": 'if len(train.cache) >= 40: optimizer.param_groups[0]["weight_decay"] = 0.5',
+    "is shown": "print(len(train.cache))",
+    "is not read": "",
+}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("read", READS)
+def test_a_cache_of_the_data_set_may_not_decide_about_the_training(job: Submit, read: str) -> None:
+    """Each member has the samples of its own share there."""
+    run = job(DECIDES.replace("READ", READS[read]), nodes=2, elastic="1:2")
+    run.until_ended(60)
+    said = [
+        event.data["text"] for event in run.of_kind("warning.raised") if "train.cache (line 29)" in event.data["text"]
+    ]
+    assert bool(said) is (read == "is shown"), run.story()
+    if read == "decides":
+        assert "train.cache (line 29) holds what each member's own share of the data has left" in run.view["reason"]
+    else:
+        assert run.view["state"] == "succeeded", run.story()
+
+
+LATER = {**READS, "decides when both are there": READS["decides"].replace("40", "200")}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("read", LATER)
+def test_a_job_of_one_member_is_warned_of_it_and_again_when_a_second_one_joins(job: Submit, read: str) -> None:
+    """It has nobody to compare with before. Where both decide alike, it is the same run, and goes on."""
+    slow = DECIDES.replace("64", "2048").replace("        READ", "        time.sleep(0.03)\n        READ")
+    source = slow.replace("READ", LATER[read]).replace("steps(8)", "steps(120)")
+    run = job(f"import time\n{source}", nodes=1, elastic="1:2")
+    run.until_step(4)
+
+    def said(text: str) -> bool:
+        texts = [event.data["text"] for event in run.of_kind("warning.raised")]
+        return any("train.cache (line" in told and text in told for told in texts)
+
+    assert said("A member that joins later, or begins again after a fault, has only") is ("decides" in read)
+    run.scale(2)
+    run.until_world(2)
+    run.until_ended(60)
+    assert max(event.data["world_size"] for event in run.of_kind("step.committed")) == 2, run.story()
+    assert said("members hold different values of") is ("decides" in read), run.story()
+    if read in READS:
+        assert run.view["state"] == "succeeded", run.story()
+    else:
+        assert run.view["state"] == "failed" and "differ in the state after step" in run.view["reason"], run.story()
 
 
 OF_STEP = """

@@ -23,10 +23,10 @@ from jupyter_hyperpod.runtime.coordinator.node_samples import GATHERED_S, NODES_
 from jupyter_hyperpod.runtime.coordinator.roster import Member
 from jupyter_hyperpod.runtime.progress import WorkerProgress
 from jupyter_hyperpod.runtime.protocol.facts import NodeSampled
-from jupyter_hyperpod.runtime.worker.group_base import SOCKETS_ONLY_VARIABLE
 from jupyter_hyperpod.storage.resources.node_uses import NodeUses
 from jupyter_hyperpod.storage.resources.samples import PHASES, Use, uses
 from jupyter_hyperpod.system import usage, variables
+from jupyter_hyperpod.system.addresses import SOCKETS_ONLY_VARIABLE
 from tests.runtime.conftest import Submit
 from tests.runtime.meshes import BOUND_S, meshes, nothing, together
 

@@ -117,9 +117,9 @@ from jupyter_hyperpod.runtime.comm import transfer
 from jupyter_hyperpod.runtime.comm.process_group import ProcessGroup
 send, receive, take = ProcessGroup.send, ProcessGroup.receive, transfer.StateTransfer.take
 def hold(name):
-    open(os.path.join({folder!r}, f"{{name}}-{{os.getpid()}}"), "a").close()
+    open(os.path.join(os.environ["FOLDER"], f"{name}-{os.getpid()}"), "a").close()
     end = time.monotonic() + 60
-    while not os.path.exists(os.path.join({folder!r}, "go")) and time.monotonic() < end:
+    while not os.path.exists(os.path.join(os.environ["FOLDER"], "go")) and time.monotonic() < end:
         time.sleep(0.01)
 def sends(*given):
     hold("send")
@@ -129,7 +129,7 @@ def receives(*given):
     receive(*given)
 def takes(*given):
     told = take(*given)
-    with open(os.path.join({folder!r}, "told"), "a") as file:
+    with open(os.path.join(os.environ["FOLDER"], "told"), "a") as file:
         file.write(told + "\\n")
     return told
 ProcessGroup.send, ProcessGroup.receive, transfer.StateTransfer.take = sends, receives, takes
@@ -144,7 +144,8 @@ def held(run: Run, folder: Path, name: str, count: int) -> list[int]:
 
 def grown(job: Submit, folder: Path) -> Run:
     """A run of two members, and a newcomer that is in mid-transfer."""
-    run = job(SHOWN.format(folder=str(folder)) + TRAIN, nodes=2, elastic="1:3", collectives="gloo", env=APART)
+    env = {**APART, "FOLDER": str(folder)}  # a folder of temporary files that is named in the cell is refused
+    run = job(SHOWN + TRAIN, nodes=2, elastic="1:3", collectives="gloo", env=env)
     run.until_step(2)
     run.scale(3)
     held(run, folder, "send", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,11 @@ def arrays(draw: st.DrawFn) -> Any:
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
-others = st.complex_numbers(allow_nan=False) | st.binary(max_size=5) | st.sampled_from([torch.float16, torch.Size([2])])
+others = (
+    st.complex_numbers(allow_nan=False)
+    | st.binary(max_size=5)
+    | st.sampled_from([torch.float16, torch.Size([2]), Path("a/b.pt"), PurePosixPath("/c"), PureWindowsPath("d")])
+)
 keys = st.text(max_size=5) | st.integers(-5, 99) | st.tuples(st.integers(0, 3), st.text(max_size=2))
 states = st.recursive(
     scalars

@@ -145,7 +145,9 @@ class Server:
 
 @pytest.fixture
 def servers(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "home"
+    home.mkdir()  # in a home that is not there yet, IPython takes a temporary directory and leaves it behind
+    monkeypatch.setenv("HOME", str(home))
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     with socket.socket() as probe:

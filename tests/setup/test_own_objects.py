@@ -8,10 +8,13 @@ import kubernetes_validate
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes import rights
+from jupyter_hyperpod.backends.kubernetes.health import node_check
+from jupyter_hyperpod.backends.kubernetes.health.node_check import NAMESPACE
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control.setup import applying, node_groups
-from jupyter_hyperpod.control.setup.health_objects import NAMESPACE, HealthAgents
+from jupyter_hyperpod.control.setup.health_objects import HealthAgents
 from jupyter_hyperpod.control.setup.own_objects import BASE, ELASTIC, label, own_objects
+from jupyter_hyperpod.core.errors import ClusterError
 
 GROUPS = node_groups.parse(["p5.48xlarge:2", "m6i.xlarge:1"])
 
@@ -60,6 +63,38 @@ def test_health_agents_have_a_namespace_and_an_account_of_their_own() -> None:
     assert applying.place(found["ServiceAccount"]).startswith(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/")
     assert all(one["metadata"]["labels"][label("alpha")] == "" for one in found.values())
     assert len(agents()) + 7 == len(own_objects("alpha", {"kind": "User", "name": "ann"}, agents=AGENTS))
+
+
+def test_who_gets_remedies_may_check_nodes_where_there_are_agents() -> None:
+    person = {"kind": "User", "name": "ann"}
+    plain = own_objects("alpha", person, agents=AGENTS)
+    more = [one for one in own_objects("alpha", person, remedies=True, agents=AGENTS) if one not in plain]
+    there = [one for one in more if one["metadata"].get("namespace") == NAMESPACE]
+    assert [one["kind"] for one in there] == ["Role", "RoleBinding"]
+    assert there[1]["subjects"] == [person] and there[1]["roleRef"]["name"] == there[0]["metadata"]["name"]
+    assert not [one for one in made(remedies=True) if one["metadata"].get("namespace") == NAMESPACE]
+    other = own_objects("alpha", {"kind": "User", "name": "bob"}, remedies=True, agents=AGENTS)
+    names = {one["metadata"]["name"] for one in other if one["metadata"].get("namespace") == NAMESPACE}
+    assert not names & {one["metadata"]["name"] for one in there}, "nobody takes the right of another away"
+
+
+@pytest.mark.parametrize("version", ["1.25", "1.33"])
+def test_a_check_is_a_pod_like_an_agents_that_may_do_less_and_use_more(version: str) -> None:
+    agents_ = agents()["DaemonSet"]
+    job = node_check.job(agents_, "n1", ["jupyter_hyperpod.health.check", "--deep"], "health-check-1", 60)
+    kubernetes_validate.validate(job, version, strict=True)
+    pod, of_agent = job["spec"]["template"]["spec"], agents_["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == [AGENTS.python, "-m", "jupyter_hyperpod.health.check", "--deep"]
+    assert container["securityContext"] == of_agent["containers"][0]["securityContext"]
+    assert pod["tolerations"] == [{"operator": "Exists"}] and not pod["automountServiceAccountToken"]
+    assert pod["priorityClassName"] == ELASTIC and "limits" not in container["resources"]
+    assert "serviceAccountName" not in pod and job["spec"]["backoffLimit"] == 0
+    assert of_agent["containers"][0]["name"] == "agent", "the DaemonSet itself is left as it is"
+    assert node_check.recovery(agents_) == "Automatic" and node_check.recovery({"spec": {}}) == ""
+    assert node_check.recovery(agents(HealthAgents("x:1", "/x", recovery="None"))["DaemonSet"]) == "None"
+    with pytest.raises(ClusterError, match="is not as `setup apply --health` makes it"):
+        node_check.job({"spec": {"template": {"spec": {"containers": [{"image": "x"}]}}}}, "n1", [], "x", 60)
 
 
 @pytest.mark.parametrize("wish", [AGENTS, HealthAgents("x:1", "/usr/bin/python3", kernel_log=True, recovery="None")])

@@ -266,6 +266,22 @@ def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job
     samples_arrived(run)
 
 
+def test_a_job_that_runs_on_fewer_nodes_says_what_slurm_says_of_the_others(bed: Testbed, job: Submit) -> None:
+    options = ["--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot"]
+    run = job(*options, source=ENDLESS, pause_s=0.1)
+    run.until_world(4, START_S)
+    urgent = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "600"])
+    run.until_world(2, START_S)
+    waits = "runs on 2 nodes and waits for 2 more: SLURM has not started 2 nodes yet: "
+    run.until(lambda: run.view["reason"].startswith(waits), START_S)
+    bed.run(CONTROLLER, "scancel", "--partition=urgent")
+    urgent.wait(30)
+    run.until_world(4, START_S)
+    run.until(lambda: not run.view["waits"] and "waits for" not in run.view["reason"], START_S)
+    run.stop()
+    assert run.until_ended(60)["state"] == "stopped"
+
+
 def test_a_job_waits_and_says_why(bed: Testbed, job: Submit) -> None:
     blocker = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N4", "--exclusive", "sleep", "600"])
     bed.until(lambda: set(bed.states().values()) == {"alloc"}, "all nodes are taken")

@@ -250,6 +250,26 @@ def taken(job: JobStore) -> int:
 
 
 @pytest.mark.parametrize("share", ["64", "0.3", "0"])
+def test_the_oldest_file_goes_first_where_the_file_system_tells_seconds_only(
+    job: JobStore, monkeypatch: pytest.MonkeyPatch, share: str
+) -> None:
+    """Several files are full within one tick of the file system's clock."""
+    monkeypatch.setenv(output_relay.SHARE_VARIABLE, share)
+    worker, at_s = relay(job, cap=1_000_000), 1_000_000.0
+    for number in range(2400):
+        if number % 800 == 0:
+            worker.begin()
+        worker.write("node-1.a.7", 0, "stdout", line(number), StepLabel(1, number + 1))
+        if number % 50 == 0:
+            for path in [*job.events.glob("output-*"), *output_directory(job).glob("*@*")]:
+                os.utime(path, (at_s, at_s))
+            at_s += number == 1200
+    worker.close()
+    found = [int(event.data["text"][:9]) for event in read_output(job, OutputChoice()) if not is_notice(event)]
+    assert found == list(range(found[0], 2400)) and len(found) > 400
+
+
+@pytest.mark.parametrize("share", ["64", "0.3", "0"])
 def test_the_cap_holds_for_all_that_a_node_prints_whoever_prints_it(
     job: JobStore, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:

@@ -81,6 +81,7 @@ TABLE: dict[str, set[int]] = {
             "submit FILE",
             "rerun JOB",
             "sweep resume SWEEP",
+            "sweep delete SWEEP",
             "submit FILE --schedule @daily",
             "schedule list",
             *(f"schedule {action} nightly" for action in ("show", "pause", "resume", "run", "delete")),

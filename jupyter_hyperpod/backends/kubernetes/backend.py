@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ...core.backend_options import has_remote_head, head_store
+from ...core.backend_options import has_operator, has_remote_head, head_store
 from ...core.errors import ClusterError
 from ...core.health import HealthBoard
 from ..base import Backend, Remedies, RemoteHead, Scheduler
 from ..types import Capabilities, KeptPlace, Surroundings
 from . import inquiry, parse, remedies
-from .health_board import KubernetesHealthBoard
+from .health.health_board import KubernetesHealthBoard
 from .kubeconfig import context_names, kubeconfig_files, read_access
 from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect, foreign_user, not_shared
@@ -97,7 +97,8 @@ class KubernetesBackend:
         return KubernetesHead(connect(options), options, job_id) if has_remote_head(options) else None
 
     def place(self, options: Mapping[str, str]) -> str:
-        return f"{options.get('context', '')}/{options.get('namespace', '')}"
+        kind = "/operator" if has_operator(options) else ""  # a runner has objects of one kind
+        return f"{options.get('context', '')}/{options.get('namespace', '')}{kind}"
 
     def open(self, surroundings: Surroundings, options: Mapping[str, str] | None = None) -> KubernetesRunner:
         """A runner, whose thread begins with its first query."""

@@ -43,7 +43,7 @@ EXTENSIONS = (
         "HyperPod training operator",
         "sagemaker.amazonaws.com",
         ("v1",),
-        "not used: jobs run as plain Jobs",
+        "--kubernetes operator=hyperpod needs it, other jobs run as plain Jobs",
         "nothing has to be done",
     ),
     (

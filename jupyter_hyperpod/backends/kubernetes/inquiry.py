@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from ...core.backend_options import has_remote_head, pairs, pod_user, shared_directories
+from ...core.backend_options import has_operator, has_remote_head, pairs, pod_user, shared_directories
 from ...system import portable
 from .client import Api, ApiError
 from .components import OWN_CLASSES
 from .rights import REVIEWS, RIGHTS, Right, review
 from .shortages import ClusterFacts, JobNeeds, shortages
+from .workloads.workload import OPERATOR_GROUP
 
 UNREADABLE = (401, 403)
 AT_ONCE = 6
@@ -33,6 +35,8 @@ def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds
         options.get("elastic-priority-class", ""),
         tuple(dict.fromkeys(one.claim for one in shared if one.claim)),
         options.get("queue", ""),
+        operator=has_operator(options),
+        head=has_remote_head(options),
         node_directories=any(not one.claim for one in shared),
         root=root,
     )
@@ -44,8 +48,19 @@ def refusal_of(api: Api, options: Mapping[str, str], nodes: int) -> str:
     Raises ClusterError where the API does not answer.
     """
     needs = needs_of(options, api.namespace, nodes)
-    facts = inquire(api, needs, rights=[right for right in RIGHTS if right.needed])
+    facts = inquire(api, needs, rights=needed_rights(needs))
     return ". ".join(str(shortage) for shortage in shortages(needs, facts) if shortage.fatal)
+
+
+def needed_rights(wanted: JobNeeds) -> list[Right]:
+    """Without which no job of this kind runs."""
+    needed = [right for right in RIGHTS if right.needed]
+    if not wanted.operator:
+        return needed
+    operated = [
+        replace(right, needed=True) for right in RIGHTS if right.group == OPERATOR_GROUP and right.verb != "watch"
+    ]
+    return [right for right in needed if wanted.head or right.group != "batch"] + operated
 
 
 def inquire(api: Api, wanted: JobNeeds, nodes: bool = False, rights: Sequence[Right] = RIGHTS) -> ClusterFacts:
@@ -89,7 +104,7 @@ def token(api: Api) -> tuple[float | None, bool]:
 
 def _matters(right: Right, groups: Mapping[str, str] | None) -> bool:
     """Rights to what is not installed matter to nobody."""
-    return right.group != KUEUE or (groups is not None and KUEUE in groups)
+    return right.group not in (KUEUE, OPERATOR_GROUP) or (groups is not None and right.group in groups)
 
 
 def _allowed(api: Api, right: Right, namespace: str) -> bool:

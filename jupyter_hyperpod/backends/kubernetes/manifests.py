@@ -1,4 +1,4 @@
-"""Renders one node of a LaunchPlan as a Job with one pod, as data that becomes JSON. Pure.
+"""Renders one node of a LaunchPlan as an object with one pod (`workloads.workload`), as data that becomes JSON. Pure.
 
 Nothing of a person's text is read by a shell: the shell's own words are the constant `START`, and everything else is an
 argument or a variable. Kubernetes itself reads ``$(NAME)`` in arguments and variables, so dollars are doubled.
@@ -28,17 +28,17 @@ from ...core.backend_options import (
 )
 from ...core.spec import LaunchPlan
 from ..types import ELASTIC
+from .workloads.workload import KEPT_S, workload
 
 PREFIX = "jupyter-hyperpod"
 JOB, PART, BATCH, HEAD = (f"{PREFIX}/{word}" for word in ("job", "part", "batch", "head"))
 MANAGED = {"app.kubernetes.io/managed-by": PREFIX}
 SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED.items())
-QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE, QUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 # says who it is, opens the log and is replaced by the program; a place that is not there is no reason not to begin
 PROCESS = "/dev/shm/hyperpod.pid"
 START = f'echo "$$" >{PROCESS}; exec >>"$1" 2>&1; cd "$2" || cd /; shift 2; exec "$@"'
 SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
-KEPT_S = 3600  # how long Kubernetes keeps a Job that has ended, and with it the answer how
 LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
 CONTAINER = "main"
 # with a user who is not root, what the "restricted" Pod Security Standard wants
@@ -83,19 +83,19 @@ def job(
 ) -> dict[str, Any]:
     """The manifest of one element."""
     name, found = element_name(batch, index), labels(plan.job_id, part, batch)
-    queue = {QUEUE: options["queue"]} if "queue" in options else {}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "labels": {**found, **queue}},
-        "spec": {
-            "parallelism": 1,
-            "completions": 1,
-            "backoffLimit": 0,
-            "ttlSecondsAfterFinished": KEPT_S,
-            "template": {"metadata": {"labels": found}, "spec": _pod(plan, options, part, name, person, avoid)},
-        },
-    }
+    pod = _pod(plan, options, part, name, person, avoid)
+    return workload(options).manifest(name, {**found, **_queued(options, part)}, found, pod)
+
+
+def _queued(options: Mapping[str, str], part: str) -> dict[str, str]:
+    """The labels by which Kueue admits a node, each where it is given."""
+    queue, priority = options.get("queue", ""), _of_part(options, "queue-priority", part)
+    return ({QUEUE: queue} if queue else {}) | ({QUEUE_PRIORITY: priority} if priority else {})
+
+
+def _of_part(options: Mapping[str, str], name: str, part: str) -> str:
+    """An option that elastic nodes may have otherwise."""
+    return (options.get(f"elastic-{name}", "") if part == ELASTIC else "") or options.get(name, "")
 
 
 def head_name(job_id: str) -> str:
@@ -164,8 +164,6 @@ def _pod(
     plan: LaunchPlan, options: Mapping[str, str], part: str, name: str, person: PodUser, avoid: Sequence[str]
 ) -> dict[str, Any]:
     shared = shared_directories(options)
-    priority = options.get("elastic-priority-class" if part == ELASTIC else "priority-class", "")
-    priority = priority or options.get("priority-class", "")
     security = _security(options, person.uid, person.gid)
     security |= {"supplementalGroups": list(person.groups)} if person.groups else {}
     pod: dict[str, Any] = {
@@ -179,7 +177,7 @@ def _pod(
         "containers": [_container(plan, options, name, person, shared)],
         "volumes": _volumes(shared),
     }
-    return pod | _placed(options, priority)
+    return pod | _placed(options, _of_part(options, "priority-class", part))
 
 
 def _security(options: Mapping[str, str], uid: int | None, gid: int | None) -> dict[str, Any]:
@@ -209,7 +207,7 @@ def _toleration(one: Toleration) -> dict[str, Any]:
 def _container(
     plan: LaunchPlan, options: Mapping[str, str], name: str, person: PodUser, shared: Sequence[SharedDirectory]
 ) -> dict[str, Any]:
-    program = [plan.python, "-m", plan.module, *plan.arguments]
+    program = workload(options).program([plan.python, "-m", plan.module, *plan.arguments])
     log = f"{plan.log_directory}/{name}.log"
     words = ["/bin/sh", "-c", START, "start", log, plan.working_directory, *program]
     values = {

@@ -13,6 +13,8 @@ from ...core.health import SCHEDULABLE, STATUS, HealthRecord
 from ...core.units import first_line
 from ..types import Element, ElementPhase, NodeInfo, ReportedNode
 from .manifests import BATCH, JOB, PART, PREFIX, element_name
+from .workloads.workload import JOB as JOB_OBJECT
+from .workloads.workload import JOB_NAME, is_suspended
 
 Object = Mapping[str, Any]
 # our own words for how far an element is; those of Kubernetes where it has one
@@ -35,8 +37,9 @@ PHASES = {
     # a node's kubelet has refused it before it began
     **dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"), ElementPhase.ENDED),
 }
+FAILED = "Failed"
+ENDED = ("Complete", "Completed", FAILED)  # conditions of a Job, and of a HyperPodPyTorchJob
 INDEX = f"{PREFIX}/index"  # a label: which element of its batch a Job is that was made for another one
-JOB_NAME = "job-name"  # the label that Kubernetes gives to the pods of a Job
 SAID = 300  # characters of a reason
 REASON = f"{PREFIX}/reason"  # an annotation: why this software has taken a node out of service
 AGENT = f"{PREFIX}/health"  # an annotation: what the health agent of a node has decided, as JSON
@@ -81,6 +84,13 @@ def _element(job: Object, pods: Sequence[Object]) -> Element | None:
     return element(element_of(job), state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
 
 
+def lacks_node(element: Element) -> bool:
+    """Whether a pod waits for no more than a node, or for its queue: not for a claim, nor for its namespace's quota."""
+    if element.state == SUSPENDED:
+        return True
+    return element.state == PENDING and "nodes are available" in element.reason and "Claim" not in element.reason
+
+
 def element_of(job: Object) -> str:
     """The name of the element that a Job is: its own, unless its pod was kept for a later job."""
     about = _about(job)
@@ -102,20 +112,28 @@ def is_leaving(pod: Object) -> bool:
 
 def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
     """An element's state and the reason."""
-    about, ended = _about(job), _condition(job, "Complete", "Failed")
+    about, ended, kind = _about(job), _condition(job, *ENDED), job.get("kind") or JOB_OBJECT.kind
     if about.get("deletionTimestamp"):
-        return CANCELLED, "its Job is being deleted"
-    if ended is not None and ended["type"] == "Complete":
+        return CANCELLED, f"its {kind} is being deleted"
+    if ended is not None and ended["type"] != FAILED:
         # a pod that left with notice has ended well, and then Kubernetes 1.20 keeps the one that it had made instead
         return _pod_state(pod) if pod is not None and _goes_on(pod) else (SUCCEEDED, "")
     if ended is not None:
         return _failure(ended, pod)
     if pod is None or is_leaving(pod):
-        if job.get("spec", {}).get("suspend"):
-            return SUSPENDED, "the Job is suspended until its queue admits it"
-        told = "its pod is being deleted, and Kubernetes makes another" if pod else "it has no pod yet"
+        if is_suspended(job):
+            return SUSPENDED, f"the {kind} is suspended until its queue admits it"
+        again = ", and Kubernetes makes another" if kind == JOB_OBJECT.kind else ""
+        told = f"its pod is being deleted{again}" if pod else _before_pod(job)
         return (REPLACING if pod else PENDING), told
     return _pod_state(pod)
+
+
+def _before_pod(job: Object) -> str:
+    """Why there is no pod, as far as what makes it says."""
+    told = [one for one in job.get("status", {}).get("conditions") or () if one.get("status") == "True"]
+    said = str(told[-1].get("message") or "") if told else ""
+    return f"it has no pod yet{f': {said}' if said else ''}"
 
 
 def _goes_on(pod: Object) -> bool:
@@ -125,7 +143,7 @@ def _goes_on(pod: Object) -> bool:
 
 def is_over(job: Object) -> bool:
     """Whether a Job has ended, so that it makes no further pod."""
-    return _condition(job, "Complete", "Failed") is not None
+    return _condition(job, *ENDED) is not None
 
 
 def _pod_state(pod: Object) -> tuple[str, str]:

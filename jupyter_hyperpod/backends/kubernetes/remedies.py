@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ClusterError
-from ...core.health import PENDING_REBOOT, PENDING_REPLACEMENT, STATUS
+from ...core.health import DEEP, PENDING_REBOOT, PENDING_REPLACEMENT, STATUS
 from ..types import NodeInfo
 from . import parse
-from .client import ApiError
+from .client import MISSING, ApiError
+from .health import node_check
 from .kubeconfig import read_access
 from .runner import NODES, connect
 
-MISSING = 404
 OWN_REASON = "hyperpod: "
 REASON_MOST = 160
 ASKS = {"reboot": PENDING_REBOOT, "replace": PENDING_REPLACEMENT}
@@ -26,6 +26,8 @@ ASKS = {"reboot": PENDING_REBOOT, "replace": PENDING_REPLACEMENT}
 
 class KubernetesRemedies:
     """See `backends.base.Remedies`."""
+
+    shares_store = False
 
     def installed(self) -> bool:
         try:
@@ -67,11 +69,22 @@ class KubernetesRemedies:
         found = self._get(node)
         return parse.node_info(found) if found is not None else None
 
-    def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
-        raise ClusterError(
-            f"checks are not started on nodes of Kubernetes yet, so {node} is not checked; run a pod there that calls "
-            "`jupyter hyperpod health check`"
-        )
+    def run_on(self, node: str, words: Sequence[str], name: str, directory: Path, limit_s: float) -> str:
+        with connect({"namespace": node_check.NAMESPACE}) as api:
+            return node_check.run(api, node, words, name, limit_s)
+
+    def show_check(self, node: str, state: str) -> str:
+        found = self._get(node)
+        with connect({}) as api:
+            api.patch(f"{NODES}/{node}", {"metadata": {"labels": {DEEP: state or None}}})
+        return str(((found or {}).get("metadata", {}).get("labels") or {}).get(DEEP, ""))
+
+    def recovery(self) -> str:
+        try:
+            with connect({}) as api:
+                return node_check.recovery(api.get(node_check.AGENTS))
+        except ApiError:  # there are none, or they are not to be seen
+            return ""
 
     def _get(self, node: str) -> dict[str, Any] | None:
         try:

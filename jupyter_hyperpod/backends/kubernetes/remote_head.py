@@ -10,6 +10,7 @@ from ...core.errors import ClusterError
 from ..types import HeadPhase, HeadState
 from . import manifests, parse
 from .client import Api, ApiError
+from .workloads.workload import JOB_NAME, workload
 
 PASSING = (400, 401, 404, 409, 429, 500, 502, 503, 504)  # a later try may not meet it: 400 is a pod that has just ended
 
@@ -67,9 +68,9 @@ class KubernetesHead:
         """The Job of the head first, which would request other nodes, then those of the nodes, then their pods."""
         self._api.delete(f"{self._jobs}/{self._name}")
         of_job = f"{manifests.JOB}={self._job_id}"
-        jobs, _ = self._api.list(self._jobs, of_job)
-        for job in jobs:
-            self._api.delete(f"{self._jobs}/{job['metadata']['name']}")
+        nodes = workload(self._options).path(self._api.namespace)
+        for job in self._api.list(nodes, of_job)[0]:
+            self._api.delete(f"{nodes}/{job['metadata']['name']}")
         for pod in [*self._api.list(self._pods, of_job)[0], *self._own_pods()]:
             self._api.delete(f"{self._pods}/{pod['metadata']['name']}", grace_s=1)
 
@@ -83,7 +84,7 @@ class KubernetesHead:
         return next(iter(found), None)
 
     def _own_pods(self) -> list[dict[str, Any]]:
-        return self._api.list(self._pods, f"{parse.JOB_NAME}={self._name}")[0]
+        return self._api.list(self._pods, f"{JOB_NAME}={self._name}")[0]
 
     def _pod(self) -> str:
         """The name of the pod that runs now."""

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from .workloads.workload import OPERATED, OPERATOR_GROUP
+
 NAME, REMEDIES = "jupyter-hyperpod", "jupyter-hyperpod-remedies"
 READING = ("get", "list", "watch")
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -41,6 +43,15 @@ RIGHTS = (
     Right("list", "jobs", "following the nodes of a job", "batch"),
     Right("delete", "jobs", "ending the nodes of a job", "batch"),
     Right("patch", "jobs", "keeping pods for the next job", "batch", needed=False),
+    *(
+        Right(verb, OPERATED.plural, f"{purpose} with operator=hyperpod", OPERATOR_GROUP, needed=False)
+        for verb, purpose in {
+            "create": "starting the nodes of a job",
+            "list": "following the nodes of a job",
+            "watch": "hearing at once of what happens to the nodes of a job",
+            "delete": "ending the nodes of a job",
+        }.items()
+    ),
     Right("list", "pods", "following the nodes of a job"),
     Right("watch", "jobs", "hearing at once of what happens to the nodes of a job", "batch", needed=False),
     Right("watch", "pods", "hearing at once of what happens to the nodes of a job", needed=False),
@@ -90,8 +101,7 @@ def rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 def manifests(namespace: str, whom: Mapping[str, str], remedies: bool = False) -> list[dict[str, Any]]:
     """The roles and their bindings: in the namespace, what reads the cluster, and on request what changes nodes."""
-    of = f"{namespace}-" if whom["kind"] == "ServiceAccount" else ""
-    name = _slug(whom["name"])
+    of, name = owned(namespace, whom)
     reads = [right for right in RIGHTS if right.cluster and right.verb in READING]
     found = [
         _role("Role", NAME, [right for right in RIGHTS if not right.cluster], namespace),
@@ -104,6 +114,11 @@ def manifests(namespace: str, whom: Mapping[str, str], remedies: bool = False) -
         found.append(_role("ClusterRole", REMEDIES, changes, ""))
         found.append(_binding("ClusterRoleBinding", REMEDIES, whom, of + name, ""))
     return found
+
+
+def owned(namespace: str, whom: Mapping[str, str]) -> tuple[str, str]:
+    """What the names of bindings for a subject begin with outside its namespace, and what they end with."""
+    return (f"{namespace}-" if whom["kind"] == "ServiceAccount" else ""), _slug(whom["name"])
 
 
 def subject(namespace: str, account: str = "", user: str = "", group: str = "") -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Creates, reads, signals and deletes the Jobs of elements, in one namespace of one cluster, for a supervisor."""
+"""Creates, reads, signals and deletes the Jobs of elements, in one namespace of one cluster, for a supervisor.
+
+Where jobs ask for HyperPod's training operator, the same with its objects: "Jobs" here are objects of `Workload`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from .kubeconfig import read_access
 from .warm import pods as kept_pods
 from .warm.fitting import Object, choose, fits, kept
 from .warm.pod_order import PodOrder
+from .workloads.workload import JOB, JOB_NAME, workload
 
 FORBIDDEN, EXISTS = 403, 409
 BUSY = (429, 500, 502, 503, 504)
@@ -112,7 +116,7 @@ class KubernetesRunner(PolledRunner):
         self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
         self._wakeup = Wakeup(selector) if selector is not None else None
         self._wake = self._wakeup or self._wake
-        self._options, self._connect = dict(options), connect
+        self._options, self._connect, self._kind = dict(options), connect, workload(options)
         self._connected: Api | None = None
         self._batch = 0
         self._nodes_again_s = 0.0
@@ -157,7 +161,7 @@ class KubernetesRunner(PolledRunner):
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
         job, hope = self._mine[plan.job_id], object()
-        if self._kept.free and self._may_take(plan, request):
+        if self._kept.free and self._kind == JOB and self._may_take(plan, request):
             job.hopes.add(hope)
 
         def create() -> int:
@@ -171,6 +175,17 @@ class KubernetesRunner(PolledRunner):
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
         return self._order(lambda: self._end(job_id, names), TRIES) if names else settled(None)
 
+    def withdraw(self, job_id: str, names: Collection[str]) -> Future[None]:
+        def end() -> None:
+            pods, _ = self._api().list(self._pods(), f"{manifests.JOB}={job_id}")
+            begun = {pod["metadata"]["labels"].get(JOB_NAME) for pod in pods if pod["spec"].get("nodeName")}
+            self._end(job_id, [name for name in names if self._kept.job(name) not in begun])
+
+        return self._order(end, TRIES) if names else settled(None)
+
+    def lacks_node(self, element: Element) -> bool:
+        return parse.lacks_node(element)
+
     def release(self, job_id: str) -> Future[None]:
         return self._order(lambda: self._forget(job_id), TRIES)
 
@@ -180,7 +195,7 @@ class KubernetesRunner(PolledRunner):
 
     def release_command(self, job_id: str) -> str:
         where = [f"--{name}={self._options[name]}" for name in ("context", "namespace") if name in self._options]
-        return " ".join(["kubectl", *where, "delete", "jobs", "-l", f"{manifests.JOB}={job_id}"])
+        return " ".join(["kubectl", *where, "delete", self._kind.resource, "-l", f"{manifests.JOB}={job_id}"])
 
     def signal(self, job_id: str, name: str, number: int) -> Future[None]:
         return self._order(lambda: self._send(name, number))
@@ -231,7 +246,7 @@ class KubernetesRunner(PolledRunner):
                     raise
             else:
                 return batch
-        raise ClusterError(f"Kubernetes has Jobs of all {NAMES_TRIES} names that were tried for {plan.job_id}")
+        raise ClusterError(f"Kubernetes has objects of all {NAMES_TRIES} names that were tried for {plan.job_id}")
 
     def _create_batch(
         self, api: Api, plan: LaunchPlan, request: LaunchRequest, batch: int, who: manifests.PodUser
@@ -243,8 +258,10 @@ class KubernetesRunner(PolledRunner):
             for index in range(request.count)
         ]
         orders = [PodOrder(one["metadata"]["name"], plan, keep_s) for one in made]
-        digest, found = fits(made[0], plan, self._owner), manifests.labels(plan.job_id, request.part, batch)
-        there = self._take(api, orders, found, digest, request)
+        there: Collection[int] = ()
+        if self._kind == JOB:
+            found = manifests.labels(plan.job_id, request.part, batch)
+            there = self._take(api, orders, found, fits(made[0], plan, self._owner), request)
         for index, one in enumerate(made):
             if index not in there:
                 api.create(self._jobs(), kept(one, orders[index], self._preload, self._owner) if keep_s else one)
@@ -289,7 +306,7 @@ class KubernetesRunner(PolledRunner):
     def _end_pods(self, job_id: str, names: Collection[str] | None) -> None:
         pods, _ = self._api().list(self._pods(), f"{manifests.JOB}={job_id}")
         for pod in pods:
-            if names is None or pod["metadata"]["labels"].get(parse.JOB_NAME) in names:
+            if names is None or pod["metadata"]["labels"].get(JOB_NAME) in names:
                 self._api().delete(f"{self._pods()}/{pod['metadata']['name']}", grace_s=LEAVES_S)
 
     def _forget(self, job_id: str) -> None:
@@ -303,7 +320,7 @@ class KubernetesRunner(PolledRunner):
         self._mine.pop(job_id, None)
 
     def _send(self, name: str, number: int) -> None:
-        pods, _ = self._api().list(self._pods(), f"{parse.JOB_NAME}={self._kept.job(name)}")
+        pods, _ = self._api().list(self._pods(), f"{JOB_NAME}={self._kept.job(name)}")
         pod = parse.current(pods)
         if pod is None or parse.is_leaving(pod) or pod.get("status", {}).get("phase") != parse.RUNNING:
             raise ClusterError(f"{name} has no pod that runs, so nothing can be sent to it")
@@ -357,7 +374,8 @@ class KubernetesRunner(PolledRunner):
         found = {}
         for one in elements:
             over = self._mine[one.job].over.get(one.name) if one.job in self._mine else None
-            told = parse.DELETED, one.node, "its Job is gone: it was deleted, or ended long ago", one.job, one.part
+            gone = f"its {self._kind.kind} is gone: it was deleted, or ended long ago"
+            told = parse.DELETED, one.node, gone, one.job, one.part
             found[one.name] = over or parse.element(one.name, *told) or one
         return found
 
@@ -372,7 +390,7 @@ class KubernetesRunner(PolledRunner):
         return self._connected
 
     def _jobs(self) -> str:
-        return f"/apis/batch/v1/namespaces/{self._api().namespace}/jobs"
+        return self._kind.path(self._api().namespace)
 
     def _pods(self) -> str:
         return f"/api/v1/namespaces/{self._api().namespace}/pods"

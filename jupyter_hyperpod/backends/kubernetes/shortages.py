@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.units import few, format_duration, plural
 from .rights import Right
+from .workloads.workload import OPERATED, OPERATOR_GROUP
 
 OLDEST = (1, 20)
 COMPUTE = ("cpu", "memory")
@@ -48,6 +49,8 @@ class JobNeeds:
     elastic_priority_class: str = ""
     claims: tuple[str, ...] = ()
     queue: str = ""
+    operator: bool = False  # HyperPod's training operator makes its pods
+    head: bool = False  # its head is a pod, too
     node_directories: bool = False  # pods mount directories of the nodes
     root: bool = False  # pods run as root, or as the user of their image, who may be root
 
@@ -75,7 +78,7 @@ class ClusterFacts:
 
 def shortages(wanted: JobNeeds, facts: ClusterFacts) -> list[Shortage]:
     """Everything that a cluster lacks, each with its remedy."""
-    judges = (_version, _namespace, _security, _rights, _token, _quotas, _limits, _classes, _claims, _queue)
+    judges = (_version, _namespace, _security, _rights, _token, _quotas, _limits, _classes, _claims, _queue, _operator)
     return [shortage for judge in judges for shortage in judge(wanted, facts)]
 
 
@@ -188,7 +191,7 @@ def _fits(name: str, what: str, need: Decimal, limit: str, used: str, nodes: int
 
 def _each(what: str, resources: Mapping[str, str], defaults: Mapping[str, Mapping[str, str]]) -> Decimal | None:
     """What one node of a job takes of a quota; None where it names no amount."""
-    if what in ("pods", "count/pods", "count/jobs.batch"):
+    if what == "pods" or what.startswith("count/"):
         return Decimal(1)
     part, _, resource = what.partition(".")
     if part not in ("requests", "limits"):
@@ -204,7 +207,8 @@ def _must_be_given(what: str) -> bool:
 
 def _counts(quota: Mapping[str, Any], what: str, wanted: JobNeeds, defaults: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether a quota counts a job's pods, by its scopes; and whether this is something that a job takes."""
-    if what.startswith("count/") and what not in ("count/pods", "count/jobs.batch"):
+    made = f"count/{OPERATED.resource}" if wanted.operator else "count/jobs.batch"
+    if what.startswith("count/") and what not in ("count/pods", made):
         return False
     spec = quota.get("spec") or {}
     best_effort = not (
@@ -298,6 +302,12 @@ def _queue(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
     elif facts.queue is not None and not facts.queue:
         said = f"there is no queue {wanted.queue} in the namespace {wanted.namespace}"
         yield Shortage("queue", said, "see `kubectl get localqueues`")
+
+
+def _operator(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
+    if wanted.operator and facts.groups is not None and OPERATOR_GROUP not in facts.groups:
+        said = "the job asks for HyperPod's training operator, and the cluster has none (no HyperPodPyTorchJob)"
+        yield Shortage("operator", said, "leave --kubernetes operator=hyperpod out: then its nodes are plain Jobs")
 
 
 def _name(item: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +76,8 @@ def returned(node: str) -> list[str]:
 class SlurmRemedies:
     """See `backends.base.Remedies`."""
 
+    shares_store = True
+
     def __init__(self) -> None:
         self._reboots: bool | None = None
 
@@ -99,16 +102,22 @@ class SlurmRemedies:
     def put_back(self, node: str) -> None:
         run(returned(node))
 
-    def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
-        """Run a command on a node by a job of its own: no other way is sure to lead there.
-
-        Returns what `sbatch` said. Raises ClusterError, and TimeoutError after ``limit_s``.
-        """
-        words = ["sbatch", "--wait", "--quiet", f"--nodelist={node}", "--nodes=1", "--ntasks=1", f"--job-name={name}"]
-        words += [f"--output={str(log).replace('%', '%%')}-%j"]
-        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+    def run_on(self, node: str, words: Sequence[str], name: str, directory: Path, limit_s: float) -> str:
+        """By a job of its own: no other way is sure to lead there."""
+        present = self.node_info(node)
+        if present is not None and present.out:
+            raise ClusterError(
+                f"SLURM starts nothing on {node}, which is {'+'.join(sorted(present.states)).lower()} "
+                f"({present.reason}): return it to service (`jupyter hyperpod nodes resume {node}`), or run "
+                "`jupyter hyperpod health check` there"
+            )
+        output, log = directory / f"{name}.out", directory / "log"
+        options = ["--wait", "--quiet", f"--nodelist={node}", "--nodes=1", "--ntasks=1", f"--job-name={name}"]
+        options += [f"--output={_plain(output)}", f"--error={_plain(log)}-%j"]
+        script = f"#!/bin/sh\nexec {shlex.join([sys.executable, '-m', *words])}\n"
         try:
-            done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=limit_s)
+            done = subprocess.run(["sbatch", *options], input=script, capture_output=True, text=True, timeout=limit_s)
+            lines = output.read_text(errors="replace").strip().splitlines() if output.exists() else []
         except FileNotFoundError as error:
             raise ClusterError(f"{node} is no node of the local cluster, and `sbatch` was not found") from error
         except BaseException as error:  # nobody waits any more, so it shall not begin hours later
@@ -117,7 +126,19 @@ class SlurmRemedies:
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"{name} did not end within {limit_s:g} s") from error
             raise
-        return " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
+        finally:
+            output.unlink(missing_ok=True)
+        if not lines:
+            said = " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
+            raise ClusterError(f"the check of {node} printed nothing: {said}; its log is in {directory}")
+        return lines[-1]
+
+    def show_check(self, node: str, state: str) -> str:
+        """SLURM shows nothing of the kind."""
+        return ""
+
+    def recovery(self) -> str:
+        return ""
 
     def serves(self, node: str) -> bool:
         present = self.node_info(node)
@@ -131,6 +152,11 @@ class SlurmRemedies:
             if f"Node {node} not found" in str(error):
                 return None
             raise
+
+
+def _plain(path: Path) -> str:
+    """A path in which SLURM replaces nothing."""
+    return str(path).replace("%", "%%")
 
 
 def run(command: Sequence[str]) -> str:

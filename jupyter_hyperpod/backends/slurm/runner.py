@@ -60,6 +60,12 @@ class SlurmRunner(PolledRunner):
         """End elements, or take them out of the queue."""
         return self._scancel(*names, tries=TRIES) if names else settled(None)
 
+    def withdraw(self, job_id: str, names: Collection[str]) -> Future[None]:
+        return self._scancel("--state=PENDING", *names, tries=TRIES) if names else settled(None)
+
+    def lacks_node(self, element: Element) -> bool:
+        return element.reason.partition(",")[0] in script.FOR_NODES
+
     def release(self, job_id: str) -> Future[None]:
         return self._scancel(f"--user={getpass.getuser()}", f"--name={job_id}", tries=TRIES)
 

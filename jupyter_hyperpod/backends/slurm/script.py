@@ -26,6 +26,8 @@ HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 QUEUED = frozenset({"PENDING", "REQUEUED"})  # of those that wait, what only lacks nodes or time
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+# of the reasons for which they wait, those that say no more than that there is no node
+FOR_NODES = frozenset({"", "None", "Priority", "Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN"})
 FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it

@@ -53,7 +53,9 @@ KINDS = (
     *("session.opened", "checkpoint.saved", *_NOTES),
 )
 # fields of a specification that are shown elsewhere, or that say nothing of the run
-_NO_PARAMETERS = frozenset({"env", "env_from", "cell_digest", "origin", "name", "python", "working_directory", "trial"})
+_NO_PARAMETERS = frozenset(
+    {"env", "env_from", "cell_digest", "origin", "name", "python", "working_directory", "trial", "pull"}
+)
 
 
 @dataclass
@@ -111,7 +113,7 @@ class RunRecord:
         found = chosen(self.spec) if self.spec else {}
         sizes = self.sizes.get(self.newest_session) or self.sizes.get(1, {})
         names = ("total_steps", "global_batch", "micro_batch", "parameters", "state_bytes")
-        return found | {f"session.{name}": str(sizes[name]) for name in names if sizes.get(name) is not None}
+        return found | {f"session.{name}": str(sizes[name]) for name in names if sizes.get(name)}
 
     def hide_environment(self) -> None:
         """For readers who may not see environments: none is known any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,7 @@ def write(path: Path, text: str) -> int:
             file.write(content)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise SpecError(f"{path} cannot be written: {error.strerror}; name another file with -o") from None
     return len(content)

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...backends.kubernetes import health_board, manifests, parse, rights
-from ...backends.kubernetes.client import Api, ApiError
+from ...backends.kubernetes import manifests, parse, rights
+from ...backends.kubernetes.client import MISSING, Api, ApiError
+from ...backends.kubernetes.health import health_board
+from ...backends.kubernetes.health.node_check import NAMESPACE as AGENTS_NAMESPACE
 from ...backends.kubernetes.runner import NODES
+from ...backends.kubernetes.workloads.workload import JOB, OPERATED
 from ...core.errors import ClusterError
 from ...core.units import few, plural
 from . import health_objects
@@ -28,7 +31,6 @@ CREATE, CHANGE, SAME, FOREIGN, DELETE, RELEASE, STAYS = (
     "release",
     "stays",
 )
-MISSING = 404
 # what the server keeps about an object and nobody applies
 _KEPT = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
 # group and version, and kind: in the order in which they are removed
@@ -45,6 +47,7 @@ _KINDS = (
 _QUEUES = ("LocalQueue", "ClusterQueue", "ResourceFlavor")
 _NAMESPACED = frozenset(("Role", "RoleBinding", "LocalQueue", "DaemonSet", "ServiceAccount"))
 _OF_AGENTS = ("DaemonSet", "ServiceAccount")  # they are in a namespace of their own
+_OF_BOTH = ("Role", "RoleBinding")
 # what a namespace may hold that somebody would miss; those of the cluster itself are no reason to keep it
 _HOLDS = (
     ("/api/v1", "pods"),
@@ -53,6 +56,7 @@ _HOLDS = (
     ("/api/v1", "configmaps"),
     ("/api/v1", "secrets"),
     ("/apis/batch/v1", "jobs"),
+    (f"/apis/{OPERATED.group}/{OPERATED.version}", OPERATED.plural),
     ("/apis/apps/v1", "deployments"),
     ("/apis/apps/v1", "statefulsets"),
     ("/apis/apps/v1", "daemonsets"),
@@ -144,8 +148,11 @@ def carry_out(api: Api, changes: Sequence[Change], namespace: str) -> None:
 
 def plan_removal(api: Api, namespace: str) -> list[Change]:
     """What `remove` would do. Raises ClusterError while jobs run in the namespace."""
-    jobs = _items(api, f"/apis/batch/v1/namespaces/{namespace}/jobs", manifests.SELECTOR)
-    if running := [one for one in jobs if (one.get("status") or {}).get("active")]:
+    jobs = _items(api, JOB.path(namespace), manifests.SELECTOR)
+    operated = _items(api, OPERATED.path(namespace), manifests.SELECTOR)
+    running = [one for one in jobs if (one.get("status") or {}).get("active")]
+    running += [one for one in operated if not parse.is_over(one)]
+    if running:
         raise ClusterError(
             f"jobs run in {namespace}, on {plural(len(running), 'node')}: nothing was removed; `jupyter hyperpod stop` "
             "ends them"
@@ -169,8 +176,9 @@ def _ours(api: Api, namespace: str) -> Iterator[Object]:
     version = _kueue(api)
     queues = tuple((f"{KUEUE}/{version}", kind) for kind in _QUEUES) if version else ()
     for group, kind in (*queues, *_KINDS):
-        within = health_objects.NAMESPACE if kind in _OF_AGENTS else namespace
-        for one in _items(api, _folder(group, kind, within), label(namespace)):
+        places = [] if kind in _OF_AGENTS else [namespace]
+        places += [AGENTS_NAMESPACE] if kind in (*_OF_AGENTS, *_OF_BOTH) else []
+        for one in (one for place in places for one in _items(api, _folder(group, kind, place), label(namespace))):
             yield {**one, "apiVersion": group, "kind": kind}
 
 
@@ -190,7 +198,7 @@ def _held(api: Api, within: str, namespace: str) -> list[str]:
         for one in _items(api, f"{base}/namespaces/{within}/{kind}"):
             name = str(one["metadata"]["name"])
             of_cluster = name.startswith(_OF_CLUSTER) and kind in ("configmaps", "secrets")
-            of_agents = within == health_objects.NAMESPACE and health_objects.is_agents(one)
+            of_agents = within == AGENTS_NAMESPACE and health_objects.is_agents(one)
             if not (of_cluster or of_agents) and label(namespace) not in (one["metadata"].get("labels") or {}):
                 found.append(f"{kind}/{name}")
     return found

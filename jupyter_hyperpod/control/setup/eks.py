@@ -289,6 +289,6 @@ jupyter hyperpod submit train.py --backend kubernetes --nodes 2 --kubernetes ima
 eksctl delete cluster -f {cluster} --disable-nodegroup-eviction --wait
 ```
 
-HyperPod's training operator is for clusters whose nodes SageMaker HyperPod manages, and jobs do not use it:
-`eksctl create addon -f {operator}`.
+HyperPod's training operator is for clusters whose nodes SageMaker HyperPod manages:
+`eksctl create addon -f {operator}`. Jobs use it where they have `--kubernetes operator=hyperpod`.
 """

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...backends.kubernetes import rights
+from ...backends.kubernetes.health.node_check import NAME, NAMESPACE
 from ...core.errors import SpecError
 from ...core.health import RECOVERIES
 
-NAMESPACE, NAME = "hyperpod-health", "jupyter-hyperpod-health"
+CHECKS = "jupyter-hyperpod-checks"
 AGENT = "jupyter_hyperpod.health.node_pod"
 MARK = {"app.kubernetes.io/name": NAME}
 LOGS, KERNEL_LOG, TEMPORARY = "/var/log", "/dev/kmsg", "/tmp"
@@ -22,6 +23,13 @@ ADM = 4  # the group that may read the kernel's log on Debian and Ubuntu
 RULES = (
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+)
+# of a person who may check nodes, in the namespace of the agents
+CHECKING = (
+    {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["get"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 )
 Object = dict[str, Any]
 
@@ -75,6 +83,25 @@ def health_objects(wish: HealthAgents, priority_class: str) -> list[Object]:
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%"}},
                 "template": {"metadata": {"labels": dict(MARK)}, "spec": _pod(wish, priority_class)},
             },
+        },
+    ]
+
+
+def checking(namespace: str, whom: Mapping[str, str]) -> list[Object]:
+    """What lets a person, or an account of a namespace, check nodes, in the agents' namespace.
+
+    Whoever may make Jobs there may run pods with the directories and privileges of nodes.
+    """
+    about = {"name": f"{CHECKS}-{''.join(rights.owned(namespace, whom))}", "namespace": NAMESPACE}
+    role = {"kind": "Role", "apiGroup": rights.RBAC, "name": about["name"]}
+    return [
+        {"apiVersion": f"{rights.RBAC}/v1", "kind": "Role", "metadata": dict(about), "rules": [*CHECKING]},
+        {
+            "apiVersion": f"{rights.RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": dict(about),
+            "roleRef": role,
+            "subjects": [dict(whom)],
         },
     ]
 

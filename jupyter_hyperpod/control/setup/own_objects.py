@@ -10,7 +10,7 @@ from typing import Any
 
 from ...backends.kubernetes import rights
 from ...backends.kubernetes.components import OWN_CLASSES
-from .health_objects import HealthAgents, health_objects
+from .health_objects import HealthAgents, checking, health_objects
 from .node_groups import NodeGroup
 from .versions import table
 
@@ -49,6 +49,7 @@ def own_objects(
     made += rights.manifests(namespace, subject, remedies)
     made += queues(namespace, groups, kueue or table("charts")["kueue"]["api"]) if groups else []
     made += health_objects(agents, BASE) if agents else []
+    made += checking(namespace, subject) if agents and remedies else []
     for one in made:
         one["metadata"]["labels"] = {**one["metadata"].get("labels", {}), **PART_OF, label(namespace): ""}
     return made

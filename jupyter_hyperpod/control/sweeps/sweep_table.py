@@ -28,7 +28,7 @@ def summary_line(sweep: Sweep) -> str:
     counts = Counter(trial.state for trial in sweep.trials)
     parts = [f"{counts[state]} {state}" for state in _ORDER if counts[state]]
     if sweep.missing and not sweep.plan.asks:
-        parts.append(f"{len(sweep.missing)} not submitted")
+        parts.append(f"{len(sweep.missing)} missing")
     told = f"{sweep.id}: {len(sweep.trials)} of {plural(sweep.plan.trials, 'trial')}"
     return clean(" · ".join([told, *parts, *([best_text(sweep)] if sweep.best else [])]))
 
@@ -131,10 +131,10 @@ def end_lines(sweep: Sweep, command: str) -> list[str]:
     if same := same_line(sweep):
         lines.append(same)
     if sweep.missing and not sweep.unfinished:
-        have = "has" if len(sweep.missing) == 1 else "have"
+        are = "is" if len(sweep.missing) == 1 else "are"
         lines.append(
-            f"{plural(len(sweep.missing), 'trial')} of {sweep.id} {have} not been submitted; "
-            f"{command} sweep resume {sweep.id} submits them"
+            f"{plural(len(sweep.missing), 'trial')} of {sweep.id} {are} not there: never submitted, or deleted; "
+            f"{command} sweep resume {sweep.id} submits what is missing"
         )
     return lines
 

@@ -326,6 +326,11 @@ def _trial_specs(store: Store, sweep_id: str) -> dict[str, TrialSpec]:
     return found
 
 
+def all_jobs(sweep: Sweep) -> list[str]:
+    """The ids of all its jobs, also of those that were run again."""
+    return list(_trial_specs(sweep.store, sweep.id))
+
+
 def stop(sweep: Sweep, reason: str) -> list[str]:
     """Ask all trials to stop that have not ended; return their jobs' ids."""
     stopped = []

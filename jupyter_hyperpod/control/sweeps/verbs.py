@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import NotFound, SpecError
+from ...core.errors import Conflict, NotFound, SpecError
 from ...core.units import format_bytes, plural
 from ...policy.sweeps import space
 from ...policy.sweeps.samplers import GRID, RANDOM
 from ...storage.store import Store
-from .. import jobs
+from .. import housekeeping, jobs
 from ..option_parser import add_action, add_env_option, one_of
 from ..runs.verbs import write
 from ..sources import own_imports
@@ -23,10 +23,10 @@ from .metric import values_text
 from .plan import ASKING, LOSS, PRUNERS, SweepPlan, described, prepared, remarks, settled
 from .trials import Sweep, SweepTrial
 
-HELP = "list sweeps; show, follow, resume or stop one, or write its report as one HTML file"
-ACTIONS = ("list", "show", "follow", "resume", "stop", "report")
+HELP = "list sweeps; show, follow, resume, stop or delete one, or write its report as one HTML file"
+ACTIONS = ("list", "show", "follow", "resume", "stop", "delete", "report")
 _INSTEAD = {
-    **dict.fromkeys(("delete", "remove", "rm"), "`delete JOB …` deletes its trials, which are jobs"),
+    **dict.fromkeys(("remove", "rm", "prune"), "`sweep delete NAME` deletes the trials of one that has ended"),
     **dict.fromkeys(("cancel", "pause", "kill"), "`sweep stop NAME` ends its trials; `sweep resume NAME` goes on"),
     **dict.fromkeys(("start", "run", "begin"), "`--sweep NAME=VALUES` with a cell or a file begins one"),
     **dict.fromkeys(("ls", "status", "jobs"), "`sweep list` shows all"),
@@ -67,7 +67,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the verb ``sweep``."""
-    add_action(parser, ACTIONS, one_of("sweep", ACTIONS, _INSTEAD), "show, follow, resume, stop or report")
+    add_action(parser, ACTIONS, one_of("sweep", ACTIONS, _INSTEAD), "show, follow, resume, stop, delete or report")
     parser.add_argument(
         "sweep", nargs="?", metavar="NAME", help="id or name of a sweep, or a job of it; a name means its newest sweep"
     )
@@ -164,9 +164,24 @@ def run(options: argparse.Namespace, store: Store, command: str) -> Answer:
             f"asked {plural(len(asked), 'trial')} of {sweep.id} to stop" if asked else f"{sweep.id} has already ended"
         )
         return Answer({"id": sweep.id, "jobs": asked}, None, [told])
+    if options.action == "delete":
+        return _deleted(sweep, command)
     if options.action == "resume":
         return _resumed(sweep, options, command)
     return report(sweep, options.output)
+
+
+def _deleted(sweep: Sweep, command: str) -> Answer:
+    """Delete all jobs of a sweep. Raises Conflict where one of them has not ended."""
+    sweep.store.refuse_foreign()
+    if count := len(sweep.unfinished):
+        have = "has" if count == 1 else "have"
+        raise Conflict(
+            f"{plural(count, 'trial')} of {sweep.id} {have} not ended: `{command} sweep stop {sweep.id}` ends what "
+            "runs, then delete it"
+        )
+    gone = housekeeping.delete_jobs(sweep.store, trials.all_jobs(sweep))
+    return Answer({"id": sweep.id, "jobs": gone.record}, None, gone.lines)
 
 
 def _resumed(sweep: Sweep, options: argparse.Namespace, command: str) -> Answer:

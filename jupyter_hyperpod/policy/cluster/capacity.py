@@ -17,6 +17,8 @@ def lacks(claim: Claim, claims: Collection[Claim], machines: Sequence[ScalableNo
         return ""
     capacity = len(machines) - standby
     holders = [other.job_id for other in claims if other.held and other.job_id != claim.job_id]
-    by = f", {'the others are ' if free else ''}held by {few(holders)}" if holders else ""
-    larger = f"; this cluster has {capacity:,}" if claim.commanded > capacity else ""
-    return f"{'only spares are' if free else 'none is'} free{by}{larger}"
+    if free:
+        says = f"only spares are free, the others are held by {few(holders)}" if holders else "only spares are free"
+    else:
+        says = f"none is free, held by {few(holders)}" if holders else "none is free"
+    return f"{says}; this cluster has {capacity:,}" if claim.commanded > capacity else says

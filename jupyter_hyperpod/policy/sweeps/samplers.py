@@ -44,7 +44,7 @@ def choose(space: Space, sampler: str | None, trials: int | None) -> Decision[tu
         return Decision((GRID, points), f"tries {each} of the grid")
     if trials is None:
         what = f"{ranges} is a range" if points is None else f"the sampler {sampler} tries as many points as it is told"
-        raise SpecError(f"{what}; say how many trials there are to be: --trials N")
+        raise SpecError(f"{what}; say how many trials there are to be: --trials N, or trials=N of hp.sweep")
     name = sampler or RANDOM
     if points is not None:
         check_enough(space, name, trials)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from ...core.backends import DEFAULT_BACKEND
 from ...core.spec import JobSpec
 from ...system import nvml, usage, variables
+from ...system.addresses import SOCKETS_ONLY_VARIABLE
 from ...system.processes import stat_text
 from ..protocol.facts import NodeSampled
-from ..worker.group_base import SOCKETS_ONLY_VARIABLE
 
 Times = tuple[int, float, float, float]
 EVERY_S, FIRST_S = 10.0, 1.0

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from .reduction import as_bytes
 Skeleton = Any
 _SEQUENCES: dict[str, Callable[..., Any]] = {"l": list, "u": tuple, "e": set, "f": frozenset}
 _TEXTS: dict[str, Callable[[str], Any]] = {"Decimal": Decimal, "Fraction": Fraction, "bytearray": bytearray.fromhex}
+PATHS = (PurePosixPath, PureWindowsPath, type(Path()))
+_TEXTS |= {kind.__name__: kind for kind in PATHS}
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -131,7 +134,7 @@ def _spelled(value: Any) -> list[Any] | None:
         return ["bytearray", value.hex()]
     if isinstance(value, array):
         return ["array", value.typecode, value.tobytes().hex()]
-    if isinstance(value, (Decimal, Fraction)):
+    if isinstance(value, (Decimal, Fraction)) or type(value) in PATHS:
         return [type(value).__name__, str(value)]
     if isinstance(value, torch.Size):
         return ["Size", *value]

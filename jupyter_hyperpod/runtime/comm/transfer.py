@@ -10,11 +10,11 @@ import torch
 
 from ...core.units import plural
 from ...policy.recovery import RecoveryPlan
+from ...system.addresses import SOCKETS_ONLY_VARIABLE
 from ..protocol import facts, orders
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
 from ..worker.elastic_group import ElasticGroup
-from ..worker.group_base import SOCKETS_ONLY_VARIABLE
 from ..worker.replica_sync import Group
 from . import state_codec
 from .mesh import PeerLost, Transfer

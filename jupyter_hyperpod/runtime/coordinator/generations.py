@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...core.units import plural
 from ...policy import growth, membership, recovery, verdict
 from ..protocol import facts, orders
 from ..protocol.dispatch import handles
@@ -271,7 +272,7 @@ class Generations:
         newcomers = [m for m in members if m.rank in found.ranks]
         left = len(members) - len(newcomers)
         if left < min(state.spec.range.minimum, state.target) or "peers" not in state.spec.components:
-            yield BeginGeneration(f"too few would be left without newcomers: {left}")
+            yield BeginGeneration(f"only {plural(left, 'member')} would be left without newcomers")
             return
         state.joins_between = found.runs
         yield from self._begin_anew(newcomers, found.text)
@@ -301,7 +302,10 @@ class Generations:
             yield BeginGeneration("the members evaluate: newcomers join when the next step begins")
             return
         state.roster.seat(plan.step)
-        self._checkpoints.state_found(plan, any(report.step is not None for report in reports))
+        is_held = any(report.step is not None for report in reports)
+        self._checkpoints.state_found(plan, is_held)
+        if not is_held and plan.load is None:
+            yield from state.repeated.begins_again(state.session_step)
         value = {"step": plan.step, "shares": [len(share) for share in plan.shares]}
         yield Decide("recovery", value, decision.reason)
         self._patience_s, state.planned_step = FORMING_S, plan.step

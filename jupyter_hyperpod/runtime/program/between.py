@@ -32,7 +32,7 @@ class Observed:
 
     def same_settings(self, other: Observed) -> bool:
         """Whether the optimizer has the same settings, to the bit."""
-        return _plain(self.settings) == _plain(other.settings)
+        return plain_settings(self.settings) == plain_settings(other.settings)
 
     def same(self, other: Observed) -> bool:
         """Whether nothing has changed."""
@@ -92,7 +92,7 @@ class Between:
         return Observed(self._state.versions(), self._state.settings(), found)
 
 
-def _plain(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain_settings(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Settings with tensors, such as a learning rate of a captured optimizer, as lists."""
     return [
         {name: getattr(value, "tolist", lambda v=value: v)() for name, value in group.items()} for group in settings

@@ -12,7 +12,7 @@ import queue
 import re
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,6 +80,9 @@ HIDDEN = "it is a {kind}, whose content cannot be seen"
 FOREIGN = "it holds {why}, which cannot be copied"
 
 
+Settings = Sequence[Mapping[str, Any]]
+
+
 class Comparison:
     """The comparison of one session. ``members_join``: whether there may be members that join later."""
 
@@ -97,7 +100,7 @@ class Comparison:
         self.members_join = members_join
         self._left = TURNS if members_join else 0
         self._active = members_join
-        self._warn = warn
+        self.warn = warn
         self._before: Walk | None = None
         self._applying: Walk | None = None  # before the optimizer's step
         self._stepped: set[Path] = set()  # what has changed in such a step
@@ -175,9 +178,14 @@ class Comparison:
         """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
         return self.late.left(self._before) if self._active and self._before is not None else {}
 
+    def kept(self) -> dict[str, str]:
+        """What the loss function fills from step to step, and the training depends on; after a look at everything."""
+        found = self.late.left(self.late.look(), kept=True)
+        return {name: shown for name, shown in found.items() if name in self.late.deciding}
+
     def warn_of_left(self, names: list[str]) -> None:
         """Members differ in this."""
-        self._warn(LEFT.format(names=few(names)))
+        self.warn(LEFT.format(names=few(names)))
 
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""
@@ -185,7 +193,7 @@ class Comparison:
         walk = self._heap.walk(between)
         self._slow = self._slow or time.thread_time() - began_s > LONGEST_S
         if walk.cut and self._before is None and self._left == TURNS:
-            self._warn(CUT)
+            self.warn(CUT)
         return walk
 
     @property
@@ -218,7 +226,9 @@ class Comparison:
         changed = (self._before or before).changed(after)
         changed = {p: noted for p, noted in changed.items() if noted.kind != "late"}
         matter = {p: noted for p, noted in changed.items() if program.flow(p, noted) is not Flow.NOWHERE}
-        found = [f"{_label(path, noted)} ({program.place(noted.name)})" for path, noted in matter.items()]
+        found = [
+            f"{_label(after.as_named(path), noted)} ({program.place(noted.name)})" for path, noted in matter.items()
+        ]
         return list(dict.fromkeys(found or program.unseeded()))
 
     def counted(self, before: Walk, after: Walk) -> list[str]:
@@ -232,10 +242,17 @@ class Comparison:
         found = [refused] if refused else []
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late")
-            if matters and not self._is_settings(path):
+            if matters:
                 place = program.place(noted.name)
-                found.append(INSIDE.format(place=place, name=_label(path, noted), ident=noted.name))
+                found.append(INSIDE.format(place=place, name=_label(after.as_named(path), noted), ident=noted.name))
         return found
+
+    def set_inside(self, before: Settings, after: Settings) -> list[str]:
+        """Sentences about settings of the optimizer, by parameter group, that a micro-batch has set otherwise."""
+        groups = zip(before, after, strict=False)
+        names = dict.fromkeys(name for one, other in groups for name in one if one[name] != other.get(name))
+        place = Program(Walk()).place("param_groups") if names else ""
+        return [INSIDE.format(place=place, name=f"the optimizer's {name}", ident="it") for name in names]
 
     def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
         """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""
@@ -250,7 +267,7 @@ class Comparison:
                 place = program.place(noted.name)
                 if isinstance(code, types.CodeType):
                     place = program.at(code.co_filename, code.co_firstlineno)
-                return EVALUATES.format(place=place, name=_label(path, noted))
+                return EVALUATES.format(place=place, name=_label(after.as_named(path), noted))
         return ""
 
     def _is_settings(self, path: Path) -> bool:

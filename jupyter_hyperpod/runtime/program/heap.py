@@ -146,6 +146,8 @@ class Heap:
             walk.touching.add(one.name)
         if own and not isinstance(value, _OWN) and one.path[0][0] != "session":
             seen.discard(id(value))  # the data: it has a root of its own
+            walk.aliases.setdefault(id(value), set()).add(one.name)
+            walk.variables |= {name: one.name for name, source in self._sources.items() if source is value}
             return []
         if readings.is_immutable(value) or (readings.shows(value) and not has_attributes(value)):
             return []

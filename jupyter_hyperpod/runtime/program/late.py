@@ -57,6 +57,7 @@ class LateChanges:
         self.inside: set[Path] = set()  # what the loss function has changed
         self._set: set[Path] = set()  # those values of it that may be others in each step
         self._lists: set[Path] = set()  # those lists and dictionaries of it
+        self.deciding: set[str] = set()  # those of `left` on which the loop lets the training depend
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._has_begun = False
 
@@ -84,23 +85,29 @@ class LateChanges:
         Its copy was first made in this step; or ``is_set``: the loss function sets it in each step.
         """
         found = [path for key in self._carried.since if (path := path_of(key))]
-        if is_set and self._set:
-            found += self._read(self._set, self.look())
+        if is_set and self._set | self._lists:
+            now = self.look()
+            program = Program(now)
+            least = dict.fromkeys(self._lists, Flow.TRAINING) | dict.fromkeys(self._set, Flow.PRINTED)
+            there = least.keys() & now.found.keys()
+            found += [path for path in there if program.flow(path, now.found[path]) >= least[path]]
         return sorted(map(text, found))
 
-    def left(self, now: Walk) -> dict[str, str]:
-        """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
-        here, program = (self._set | self._lists) & now.found.keys(), Program(now)
+    def left(self, now: Walk, kept: bool = False) -> dict[str, str]:
+        """What the loss function has set in the step before, and code of the loop reads: names, and digests.
+
+        ``kept``: only what it fills from step to step, such as a cache.
+        """
+        here, program = (self._lists if kept else self._set | self._lists) & now.found.keys(), Program(now)
         found = {}
         for path in sorted(here):
-            if place := program.read_by_loop(path, now.found[path]):
-                found[f"{text(path)} ({place})"] = _digest(now.found[path])
+            place, flow = program.read_by_loop(path, now.found[path])
+            name = f"{text(now.as_named(path))} ({place})"
+            if place:
+                found[name] = _digest(now.found[path])
+            if flow is Flow.TRAINING:
+                self.deciding.add(name)
         return found
-
-    def _read(self, paths: set[Path], now: Walk) -> list[Path]:
-        """Those of what the loss function sets that the program reads."""
-        here, program = paths & now.found.keys(), Program(now)
-        return [path for path in here if program.flow(path, now.found[path]) is not Flow.NOWHERE]
 
     def is_due(self, share: int) -> bool:
         """Whether ``share`` times as long as the last look took have passed since then."""
@@ -160,13 +167,14 @@ class LateChanges:
         changed = {repr(key): _digest(noted) for key, _, noted in self._changed(now, new=True)}
         changed |= {repr(path): "gone" for path in self._gone(now)}
         places = {repr(place): self._named(visit.value) for place, visit in self._replaced(now)}
-        filled = {"inside": list(map(repr, self.inside)), "set": list(map(repr, self._set))}
-        return {"changed": changed, "places": places} | filled
+        filled = {"inside": self.inside, "set": self._set, "lists": self._lists}
+        return {"changed": changed, "places": places} | {name: list(map(repr, paths)) for name, paths in filled.items()}
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
         """What this newcomer has otherwise than another one, which has shown it by `shown`; in words."""
         self.inside |= _paths(shown, "inside")  # first: what steps fill there is not this member's alone
         self._set |= _paths(shown, "set")
+        self._lists |= _paths(shown, "lists")
         if undone := self._to_undo(now, shown["changed"]):
             for path, content in undone.items():
                 with suppress(LookupError, AttributeError, TypeError):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from ..comm.state_codec import PATHS
 from ..session.optimizer_state import access, is_generator
 from . import functions
 from .analysis.cell_analysis import Carrying, carrying
@@ -314,9 +315,14 @@ class LoopVariables:
         """All variables; modules that the loops only use where they have changed, or ``always``."""
         seen = set[str]()
         for variable in (*self._of_loops(), *self._used(always)):
-            if variable.key not in seen:
+            if variable.key not in seen and not self._stays(variable):
                 seen.add(variable.key)
                 yield variable
+
+    def _stays(self, variable: Variable) -> bool:
+        """Whether a variable holds a path that no loop binds: what its methods change is a file."""
+        bound = (variable.name in place.found.bound for place in self._places)
+        return type(variable.names.get(variable.name)) in PATHS and not any(bound)
 
     def _of_loops(self) -> Iterator[Variable]:
         for depth, found, frame in self._frames():

@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import sys
+import threading
 import types
 import weakref
 import zlib
@@ -51,8 +52,13 @@ _CACHE = type(functools.lru_cache(lambda: None))
 
 
 def shows(value: Any) -> bool:
-    """Whether an object only shows, records or measures what happens, by the package of its class."""
-    return bool(SHOWS.intersection(type(value).__module__.split(".")))
+    """Whether an object only shows, records or measures what happens, by the package of its class.
+
+    An event and a semaphore hold a flag and a count, on which the training may depend.
+    """
+    return not isinstance(value, (threading.Event, threading.Semaphore)) and bool(
+        SHOWS.intersection(type(value).__module__.split("."))
+    )
 
 
 def is_immutable(value: Any) -> bool:

@@ -22,6 +22,7 @@ from ..session.checksum import ChecksummedTensors, checksum
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
 from ..worker.replica_sync import Group
+from .between import plain_settings
 from .carried import Carried
 from .comparison import Comparison
 from .late import advice
@@ -36,6 +37,24 @@ IMPURE = (
     "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
     "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
     "leaves for the next step, such as a hidden state, goes into a lane: lanes = session.lanes(...)"
+)
+INSTEAD = (
+    'Compute it from step.number, or return it, return loss, {{"name": value}}, and read step.metrics["name"], which '
+    "is that of the whole step"
+)
+DECIDES = (
+    "{names} holds what each member's own share of the data has left there, and the training depends on it: on another "
+    "number of nodes it would be another run. " + INSTEAD
+)
+ALONE = (
+    "the training depends on {names}, which steps fill, and which is not part of the state that is given on. A member "
+    "that joins later, or begins again after a fault, has only what its own share has left there, and may decide "
+    "otherwise. " + INSTEAD
+)
+LATE = (
+    "members hold different values of {names} after step {step}: a member has joined, and has only what its own share "
+    "has left there. The training depends on it, so from here on the run may be another one than on one node, and it "
+    "stops where members come to different states. " + INSTEAD
 )
 OWN_VALUES = (
     "members carry different values after step {step}: {names}. A member that joins later gets those of one member, so "
@@ -71,7 +90,9 @@ class Reproducible:
         self._comparison = comparison
         self._runs = runs
         self._called = self._interrupted = False  # in this turn of the loop: the loss function; by a new generation
-        self._has_warned = False
+        self._has_warned = self._is_said_alone = False
+        self._look = False  # at what is kept, when the next step begins: a member has joined
+        self._kept: dict[str, str] | None = None
         self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
         self._ahead: dict[NewcomerCheck, int] = {}  # checksums of this step that are known before it is reduced
@@ -80,6 +101,8 @@ class Reproducible:
     def begins(self, step: int) -> None:
         """Step ``step + 1`` begins."""
         self._forget_ahead()
+        if self._look:
+            self._look, self._kept = False, self._comparison.kept()
         if step % self._runs == 0:
             self._called = self._interrupted = False
 
@@ -125,11 +148,19 @@ class Reproducible:
 
         ``compute(leaf, nodes)`` computes a micro-batch.
         """
-        if self._group.replica > 1 or step > max(COMPARED_STEPS, self._runs):
+        if self._group.replica > 1:
+            return
+        since = [step - joined for joined in plan.joined if joined is not None]
+        if self._runs in since:
+            self._compare_late(plan, step)
+        self._look = self._look or 0 in since
+        if step > max(COMPARED_STEPS, self._runs):
             return
         if step < self._runs:  # each run of the first step has a loss function of its own
             self._execute_again(plan, step, compute, (loss_function, self._comparison.data))
-        elif plan.world_size > 1:
+        elif plan.world_size == 1:
+            self._warn_alone()
+        else:
             self._compare(plan, step, carried.variables.digests() | carried.paths.digests())
 
     def prove(self, plan: RecoveryPlan, step: int) -> None:
@@ -228,15 +259,40 @@ class Reproducible:
         if names := [name for name in _differing(tables) if self._comparison.matters(name.partition(" (")[0])]:
             raise TrainingError(OWN_VALUES.format(step=step, names=few(names)))
         names = _differing(self._gather(plan, self._comparison.left()))  # all members, whoever has warned before
+        if deciding := [name for name in names if name in self._comparison.late.deciding]:
+            raise TrainingError(DECIDES.format(names=few(deciding)))
         if names and plan.rank == 0 and not self._has_warned:
             self._has_warned = True
             self._comparison.warn_of_left(names)
+
+    def _compare_late(self, plan: RecoveryPlan, step: int) -> None:
+        """Compare what the training depends on by what the oldest member knows: a newcomer has seen other steps.
+
+        It is only said: what a job has computed alone is right, and the comparison of states ends it where it has to.
+        """
+        tables, self._kept = self._gather(plan, self._kept), None
+        joined = [-1 if step is None else step for step in plan.joined]
+        known = tables[joined.index(min(joined))]
+        if known is None or None in tables or plan.rank or self._has_warned:
+            return
+        if names := _differing([{name: table.get(name, "") for name in known} for table in tables]):
+            self._has_warned = True
+            self._comparison.warn(LATE.format(names=few(names), step=step))
+
+    def _warn_alone(self) -> None:
+        """There is nobody to compare with, so it can only be said what a second member would show."""
+        if self._is_said_alone or not self._comparison.members_join:
+            return
+        if names := list(self._comparison.kept()):
+            self._is_said_alone = True
+            self._comparison.warn(ALONE.format(names=few(names)))
 
     def _execute_again(self, plan: RecoveryPlan, step: int, compute: Compute, sources: Any) -> None:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
         held, walks = ([self._reached(sources)], [self._comparison.look()]) if times else ([], [])
         sums = [self._first[step]] if step in self._first else []
         counted: list[str] = []
+        settings = plain_settings(self._state.settings()) if times else []
         for turn in range(times):
             if turn and not self._comparison.counted(*walks):
                 break  # a second time shows what goes on changing, not what was only filled, such as a cache
@@ -244,6 +300,8 @@ class Reproducible:
             held.append(self._reached(sources))
             walks.append(self._comparison.look())
             counted = self._comparison.counted(*walks[1:]) if turn else []
+        if times:
+            counted += self._comparison.set_inside(settings, plain_settings(self._state.settings()))
         shown = self._gather(plan, {"sums": sums, "counted": counted})
         if len({number for part in shown for number in part["sums"]}) == 1:
             if found := next((part["counted"] for part in shown if part["counted"]), None):

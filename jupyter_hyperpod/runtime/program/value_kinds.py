@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import torch
 
-from ..comm.state_codec import is_array
+from ..comm.state_codec import PATHS, is_array
 from ..session.optimizer_state import has_state
 from .own_files import is_own_file
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), range, Decimal, Fraction),
-    *(torch.Size, torch.dtype, torch.device),
+    *(torch.Size, torch.dtype, torch.device, *PATHS),
 )
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 LONG, DEEP = 100, 20  # items of a list, lists in lists

@@ -46,7 +46,8 @@ class Walk:
 
     ``places``: every place that holds an object, in the order of the walk; several may hold the same one.
     ``touching``: names of objects of libraries that hold the session's own objects. ``aliases``: the other variables
-    that lead to an object, by its id. ``cut``: whether there was more than is walked.
+    that lead to an object, by its id. ``cut``: whether there was more than is walked. ``variables``: those that the
+    program has for objects of the session, by the session's name of each.
     """
 
     found: dict[Path, Noted] = field(default_factory=dict)
@@ -54,7 +55,14 @@ class Walk:
     touching: set[str] = field(default_factory=set)
     aliases: dict[int, set[str]] = field(default_factory=dict)
     cut: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
     holders: set[Path] = field(default_factory=set)  # of all objects, also of those in which nothing was found
+
+    def as_named(self, path: Path) -> Path:
+        """A path that begins with the program's own variable, where the program has one."""
+        (kind, key), *steps = path
+        name = self.variables.get(key) if kind == "session" else None
+        return path if name is None else (("session", name), *steps)
 
     def first(self, value: Any) -> Path | None:
         """The path under which an object was seen first, None for one that was not seen."""

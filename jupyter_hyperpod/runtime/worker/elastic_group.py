@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ...policy.membership import COMPUTE, WARM_UP
 from ...policy.recovery import MemberState, RecoveryPlan
+from ...system.addresses import SOCKETS_ONLY_VARIABLE
 from ...system.encryption import was_changed
 from .. import faults
 from ..comm.mesh import Address, Mesh, MeshListener, PeerLost, Transfer, all_gather
@@ -23,7 +24,7 @@ from ..protocol import facts, orders
 from ..protocol.codec import Message
 from ..protocol.dispatch import handlers, handles
 from . import displays
-from .group_base import SOCKETS_ONLY_VARIABLE, GroupBase, Regroup, ignore
+from .group_base import GroupBase, Regroup, ignore
 from .main import Worker, switched_on
 from .replica import refuse_stragglers
 from .replica_state import combined

@@ -11,9 +11,6 @@ from ..protocol import orders
 from ..protocol.codec import Message
 from .replica_state import folded, mean_reading
 
-# set where nodes of one host should behave like different hosts
-SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
-
 
 class Regroup(Exception):
     """A new generation is being formed; ``order`` names its members."""

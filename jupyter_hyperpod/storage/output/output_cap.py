@@ -132,10 +132,10 @@ class OutputCap:
         """
         if self._others is not None and self._others + self._written() + size <= self.cap:
             return
-        there = sorted(self._files(), key=lambda file: (file.written_s, file.path.name))
+        there = list(self._files())
         total = sum(file.size for file in there)
         if total + size > self.cap:
-            for file in there:
+            for file in sorted(there, key=_age):
                 if total + size + file_bytes <= self.cap:
                     break
                 if file.path not in open_files:
@@ -187,6 +187,21 @@ class OutputCap:
         with suppress(OSError, StoreError):
             directory = make_output_directory(self._job)
             write_readable(directory / f"{self._node}{DROPPED}", json.dumps(content).encode())
+
+
+def _age(file: _File) -> tuple[float, float, str, int]:
+    """Sorts the oldest first. A file system tells times by ticks of milliseconds or seconds: several files may be full
+    in one."""
+    segment = JournalSegment.of(file.path.name)
+    place = (segment.writer, segment.first) if segment else (file.path.name, 0)
+    return file.written_s, _begin_s(file.path), *place
+
+
+def _begin_s(path: Path) -> float:
+    """When the first line of a file was written; 0 where that cannot be read."""
+    with suppress(OSError, ProtocolError), open(path, "rb") as file:
+        return decode_event(file.readline(2 * MOST_BYTES).rstrip(b"\n")).time_s
+    return 0.0
 
 
 def _end_s(path: Path) -> float:

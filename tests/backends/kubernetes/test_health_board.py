@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes import parse
-from jupyter_hyperpod.backends.kubernetes.health_board import (
+from jupyter_hyperpod.backends.kubernetes.health.health_board import (
     CONDITION,
     TAINT,
     condition,

@@ -21,6 +21,7 @@ from jupyter_hyperpod.backends.kubernetes.manifests import PodUser
 from jupyter_hyperpod.backends.kubernetes.warm import fitting, leftovers
 from jupyter_hyperpod.backends.kubernetes.warm.fitting import FITS, KEEPS, FreePod, choose, free_pods
 from jupyter_hyperpod.backends.kubernetes.warm.pod_order import PodOrder
+from jupyter_hyperpod.backends.kubernetes.workloads.workload import JOB_NAME
 from jupyter_hyperpod.backends.types import BASE, ELASTIC
 from jupyter_hyperpod.core.errors import ProtocolError, SpecError
 from jupyter_hyperpod.core.spec import JobSpec, LaunchPlan
@@ -112,7 +113,7 @@ def job_and_pod(now_s: float = 1000.0, phase: str = "Running", **about: Any) -> 
     job = fitting.kept(made(), PodOrder("hp-7-0", FIRST, 600.0), (), OWNER)
     job["metadata"] |= {"resourceVersion": "5", **about}
     pod = {
-        "metadata": {"name": "hp-7-0-x", "labels": {**job["metadata"]["labels"], parse.JOB_NAME: "hp-7-0"}},
+        "metadata": {"name": "hp-7-0-x", "labels": {**job["metadata"]["labels"], JOB_NAME: "hp-7-0"}},
         "spec": {"nodeName": "n1"},
         "status": {"phase": phase},
     }

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.backends.kubernetes import manifests, parse
+from jupyter_hyperpod.backends.kubernetes import manifests
 from jupyter_hyperpod.backends.kubernetes.client import Api
 from jupyter_hyperpod.backends.kubernetes.manifests import PodUser
 from jupyter_hyperpod.backends.kubernetes.warm import making_room as room
 from jupyter_hyperpod.backends.kubernetes.warm import pods as kept_pods
+from jupyter_hyperpod.backends.kubernetes.workloads.workload import JOB_NAME
 from jupyter_hyperpod.backends.types import BASE
 from tests.backends.kubernetes.test_kept import FIRST, OWNER, RICH, job_and_pod, merge
 
@@ -27,7 +28,7 @@ def a_wait(message: str = LACKS, number: int = 0, **options: str) -> Pair:
     name = job["metadata"]["name"]
     placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     pod = {
-        "metadata": {"name": f"{name}-x", "labels": {**job["metadata"]["labels"], parse.JOB_NAME: name}},
+        "metadata": {"name": f"{name}-x", "labels": {**job["metadata"]["labels"], JOB_NAME: name}},
         "spec": {},
         "status": {"phase": "Pending", "conditions": [placed]},
     }
@@ -37,7 +38,7 @@ def a_wait(message: str = LACKS, number: int = 0, **options: str) -> Pair:
 def a_kept(name: str = "hp-7-0", requests: tuple[str, ...] = ("cpu",), now_s: float = 1000.0) -> Pair:
     job, pod = job_and_pod(now_s)
     job["metadata"]["name"] = name
-    merge(pod, {"metadata": {"name": f"{name}-x", "labels": {parse.JOB_NAME: name}}})
+    merge(pod, {"metadata": {"name": f"{name}-x", "labels": {JOB_NAME: name}}})
     pod["spec"]["containers"] = [{"resources": {"requests": dict.fromkeys(requests, "1")}}]
     return job, pod
 

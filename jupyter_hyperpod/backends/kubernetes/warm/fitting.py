@@ -12,7 +12,8 @@ from typing import Any
 from ....core.spec import LaunchPlan
 from ....storage.environment import READ_EARLY, with_fixed_hashes
 from .. import parse
-from ..manifests import BATCH, JOB, PART, PREFIX, QUEUE, literal
+from ..manifests import BATCH, JOB, PART, PREFIX, QUEUE, QUEUE_PRIORITY, literal
+from ..workloads.workload import JOB_NAME
 from .pod_order import PodOrder
 
 Object = Mapping[str, Any]
@@ -69,8 +70,8 @@ def fits(manifest: Mapping[str, Any], plan: LaunchPlan, owner: str) -> str:
         del affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     if not affinity.get("nodeAffinity"):
         affinity.pop("nodeAffinity", None)
-    queue = manifest["metadata"]["labels"].get(QUEUE, "")
-    said = [pod, queue, plan.python, plan.module, plan.warm_key, owner]
+    queue, priority = (manifest["metadata"]["labels"].get(name, "") for name in (QUEUE, QUEUE_PRIORITY))
+    said = [pod, queue, priority, plan.python, plan.module, plan.warm_key, owner]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:DIGEST]
 
 
@@ -124,7 +125,7 @@ def by_job(pods: Iterable[Object]) -> dict[str, list[Object]]:
     """Pods by the names of the Jobs that have made them."""
     of: dict[str, list[Object]] = {}
     for pod in pods:
-        of.setdefault(_about(pod).get("labels", {}).get(parse.JOB_NAME, ""), []).append(pod)
+        of.setdefault(_about(pod).get("labels", {}).get(JOB_NAME, ""), []).append(pod)
     return of
 
 

@@ -197,7 +197,7 @@ class _Reader:
 
     def _read_in_functions(self) -> set[str]:
         functions = [node for node in nodes_of(self._tree) if isinstance(node, (*SCOPES,)) and node is not self._scope]
-        return {n.id for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        return {name for function in functions for name in loads(function)}
 
     def _attributes(self) -> frozenset[str]:
         found = set[str]()

@@ -25,14 +25,17 @@ TIDIES = OUTPUT | frozenset("makedirs mkdir remove reverse rmdir rmtree sort unl
 FROM_LIBRARIES = frozenset("__call__ forward".split())  # methods that no code of the program calls by name
 
 
-def read_back(tree: ast.AST, reads: Reads) -> Iterator[Place]:
-    """Variables of temporary files or folders to which the training loop writes, and which it or later code reads."""
-    if not any(last_name(call.func) in MAKERS for call in _calls(nodes_of(tree))):
+def read_back(tree: ast.AST, reads: Reads, apart: bool) -> Iterator[Place]:
+    """Variables of temporary files or folders to which the training loop writes, and which it or later code reads.
+
+    ``apart``: each node is a machine with folders such as /tmp of its own.
+    """
+    if not apart and not any(last_name(call.func) in MAKERS for call in _calls(nodes_of(tree))):
         return
     outer = [node for node in nodes_of(tree) if isinstance(node, LOOPS) and requests_steps(node)]
     inside = _with_called(tree, outer)
     ids = {id(node) for node in inside}
-    paths = Paths(tree, ids)
+    paths = Paths(tree, ids, apart)
     writes = [(call, paths.named(_written(call))) for call in _calls(inside)]
     writes = [(call, found) for call, found in writes if found]
     if not writes:

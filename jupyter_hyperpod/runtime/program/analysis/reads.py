@@ -15,12 +15,12 @@ Names are not told apart by scope: a second variable of the same name may make t
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .syntax import FUNCTIONS, KEPT_TREES, last_name, nodes_of
+from .syntax import FUNCTIONS, KEPT_TREES, computed_name, fits, last_name, names_in_text, nodes_of, parts_in, words_of
 
 # Functions and methods that show or record their arguments.
 OUTPUT = frozenset(
@@ -39,6 +39,7 @@ PURE = frozenset(
 # Functions that read no attribute of their arguments.
 NOT_READ = frozenset("callable delattr hasattr id isinstance issubclass len setattr type".split())
 SESSION = frozenset(("Session", "register", "run"))
+STEP = "step"  # a scheduler's
 
 
 class Flow(IntEnum):
@@ -57,18 +58,29 @@ class _Index:
         self.loads: dict[str, list[ast.AST]] = {}
         self.calls: dict[str, list[ast.Call]] = {}
         self.arguments: dict[str, list[list[str]]] = {}
-        self.parts: dict[str, set[str]] = {}  # by variable of a loop, the names of that whose items it is
+        self.computed: list[tuple[ast.AST, tuple[str, str]]] = []  # reads by a name that begins and ends so
+        self.parts: dict[str, set[str]] = {}  # by variable that is bound to a part, the names of the whole
         for tree in trees:
             for node in nodes_of(tree):
                 for inner in ast.iter_child_nodes(node):
                     self.parents[inner] = node
                 self.note(node)
+        self.computed = [(node, ends) for node, ends in self.computed if self._is_repeated_value(node)]
+        texts = (node for tree in trees for node in nodes_of(tree)) if self.computed else ()
+        self.words = set[str]().union(*map(words_of, texts))
+
+    def _is_repeated_value(self, node: ast.AST) -> bool:
+        """In a loop or a function, and not only called: that finds a function or a class by its name."""
+        parent = self.parents.get(node)
+        return is_inside(node, self.parents) and not (isinstance(parent, ast.Call) and parent.func is node)
 
     def note(self, node: ast.AST) -> None:
         """Add a node."""
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-            for name in stored(node.target):
-                self.parts.setdefault(name, set()).update(_mentioned(node.iter))
+        if (ends := computed_name(node)) is not None:
+            self.computed.append((node, ends))
+        for target, whole in parts_in(node):
+            for name in stored(target):
+                self.parts.setdefault(name, set()).update(_mentioned(whole) - {name})
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             self.loads.setdefault(node.id, []).append(node)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -86,6 +98,16 @@ class _Index:
         elif isinstance(node, FUNCTIONS):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
             self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
+        for name in names_in_text(node):
+            self.loads.setdefault(name, []).append(node)
+
+
+def is_inside(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
+    """Whether a node is in a loop or a function."""
+    inner: ast.AST | None = node
+    while inner is not None and not isinstance(inner, (*LOOPS, *SCOPES)):
+        inner = parents.get(inner)
+    return inner is not None
 
 
 @lru_cache(maxsize=KEPT_TREES)
@@ -101,12 +123,17 @@ class Reads:
         self._is_plain = is_plain
         index = _index(tuple(self._trees))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
-        self._arguments, self._parts = index.arguments, index.parts
+        self._arguments, self._parts, self._computed = index.arguments, index.parts, index.computed
+        self._words = index.words
         self._known = {"param_groups": Flow.TRAINING}
 
     def loads(self, name: str) -> list[ast.AST]:
-        """Where a name or an attribute of this name is read."""
-        return self._loads.get(name, [])
+        """Where a name or an attribute of this name is read, or may be by a computed text."""
+        return [*self._loads.get(name, ()), *(node for node, ends in self._computed if self._may_be(name, *ends))]
+
+    def _may_be(self, name: str, begins: str, ends: str) -> bool:
+        known = bool(begins or ends) or name in self._words or fits(name, self._words)
+        return known and name.startswith(begins) and name.endswith(ends)
 
     def flow_of(self, node: ast.AST, name: str) -> Flow:
         """Where the value of one expression flows, which reads ``name``."""
@@ -116,8 +143,11 @@ class Reads:
         """Where what this name holds flows."""
         return self._flow(name, set())
 
-    def flow_of_attributes(self, name: str, seen: frozenset[str] = frozenset()) -> Flow:
-        """Where all attributes flow of an object of this name that is compared, shown or given away as a whole."""
+    def flow_of_attributes(self, name: str, asking: frozenset[str], seen: frozenset[str] = frozenset()) -> Flow:
+        """Where all attributes flow of an object of this name that is compared, shown or given away as a whole.
+
+        ``asking``: functions that read none of them, beside those that never do.
+        """
         found = Flow.NOWHERE
         for node in self._loads.get(name, ()) if name not in seen else ():
             parent = self._parents.get(node)
@@ -127,10 +157,10 @@ class Reads:
                 place = parent.args.index(node)  # type: ignore[arg-type]
                 for names in self._arguments[function]:
                     if place < len(names):
-                        found = max(found, self.flow_of_attributes(names[place], seen | {name}))
+                        found = max(found, self.flow_of_attributes(names[place], asking, seen | {name}))
             elif isinstance(parent, ast.Attribute) and parent.attr == "__dict__":
                 found = max(found, self._climb(parent, name, {name}))
-            elif isinstance(parent, (ast.Compare, ast.FormattedValue)) or (given and function not in NOT_READ):
+            elif isinstance(parent, (ast.Compare, ast.FormattedValue)) or (given and function not in NOT_READ | asking):
                 found = max(found, self._climb(node, name, {name}))
         return found
 
@@ -141,7 +171,7 @@ class Reads:
             return Flow.NOWHERE
         seen.add(name)
         found = Flow.NOWHERE
-        for node in self._loads.get(name, ()):
+        for node in self.loads(name):
             found = max(found, self._climb(node, name, seen))
             if found is Flow.TRAINING:
                 break
@@ -181,7 +211,7 @@ class Reads:
         if node is call.func:
             given = [*call.args, *(k.value for k in call.keywords)]
             return Flow.TRAINING if alone and function not in OUTPUT and not all(map(self._harmless, given)) else None
-        if function in SESSION:
+        if function in SESSION or (function == STEP and alone and function not in self._arguments):
             return Flow.TRAINING
         if function in OUTPUT:
             return self._shown(call) if alone else Flow.TRAINING
@@ -240,7 +270,7 @@ class Reads:
         return found
 
     def _of_parts(self, found: Flow, name: str, seen: set[str]) -> Flow:
-        """Where what has a variable of a loop as a part flows, which changes with it, or ``found`` if that is more."""
+        """Where the whole flows of which a variable is a part, which changes with it, or ``found`` if that is more."""
         return max([found, *(self._flow(whole, seen) for whole in self._parts.get(name, ()))])
 
     def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
@@ -278,12 +308,7 @@ class Reads:
 
     def _shown(self, call: ast.AST) -> Flow:
         """Shown within a loop or a function: progress. Shown at the end: a result."""
-        node: ast.AST | None = call
-        while node is not None:
-            if isinstance(node, (*LOOPS, *SCOPES)):
-                return Flow.NOWHERE
-            node = self._parents.get(node)
-        return Flow.PRINTED
+        return Flow.NOWHERE if is_inside(call, self._parents) else Flow.PRINTED
 
     def statement_of(self, node: ast.AST) -> ast.stmt | None:
         """The statement of which a node is a part."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path as File
 from typing import Any
 
 import torch
 
+from ....system.addresses import SOCKETS_ONLY_VARIABLE
 from ...process_settings import SETTINGS
 from ..frames import callers, is_ours
 from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
-from . import chance, private_files
+from . import chance, data_sets, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .reads import Flow, Reads, base_of, stored
 from .syntax import FUNCTIONS, last_name, nodes_of, parsed
@@ -57,6 +60,10 @@ UNORDERED = (
 BUILT = (
     "{place}: the order of {name}, a set that the loop changes, depends on all that was ever in it, and a member that "
     "joins later has another one: write sorted({name}), or keep a list or the keys of a dictionary"
+)
+COUNTED = (
+    "{place}: {name}() tells what this process has computed, and a member that joins later has computed other things: "
+    "let nothing depend on it that the training needs"
 )
 COUNT = "{place}: {name} counts what this process has shown, and a member that joins later begins anew: use step.number"
 
@@ -100,7 +107,8 @@ class Program:
         found = self.reads.flow(noted.name)
         if found is Flow.NOWHERE and path[-1][0] == "attr" and not noted.at:
             names = self._holders(path, noted)
-            found = max((self.reads.flow_of_attributes(name) for name in sorted(names)), default=found)
+            asking = data_sets.ASKING if data_sets.alone_have(tuple(self._files.values()), noted.name) else frozenset()
+            found = max((self.reads.flow_of_attributes(name, asking) for name in sorted(names)), default=found)
         return found
 
     def _holders(self, path: Path, noted: Noted) -> set[str]:
@@ -132,19 +140,23 @@ class Program:
         _, _, file, line = found[0]
         return self.at(file, line)
 
-    def read_by_loop(self, path: Path, noted: Noted) -> str:
-        """The line, in words, where code reads this that calls the steps, not what the steps call; "" for none."""
+    def read_by_loop(self, path: Path, noted: Noted) -> tuple[str, Flow]:
+        """The line, in words, where code reads this that calls the steps, not what the steps call, and where the value
+        flows from there; "" for none."""
         nodes = self.reads.loads(noted.name)
         if path[-1][0] == "attr":
             holders = self._holders(path, noted)
             loads = {id(n) for n in nodes if isinstance(n, ast.Attribute) and base_of(n) in holders}
         else:
             loads = {id(n) for n in nodes if isinstance(n, ast.Name)}
-        for file, tree in self._files.items() if loads else ():
-            for node in nodes_of(tree):
-                if id(node) in loads and self._is_called_from(node, file):
-                    return self.at(file, getattr(node, "lineno", 0))
-        return ""
+        found = [
+            (self.reads.flow_of(node, noted.name), self.at(file, getattr(node, "lineno", 0)))
+            for file, tree in self._files.items()
+            for node in (nodes_of(tree) if loads else ())
+            if id(node) in loads and self._is_called_from(node, file)
+        ]
+        flow, place = max(found, key=itemgetter(0), default=(Flow.NOWHERE, ""))
+        return place, flow
 
     def _is_called_from(self, node: ast.AST, file: str) -> bool:
         function = self.reads.function_of(node)
@@ -162,7 +174,7 @@ class Program:
             (chance.hooks_added, HOOK),
             (chance.files_read_back, FILE),
             (chance.switched, SWITCH),
-            (lambda tree: private_files.read_back(tree, self.reads), PRIVATE),
+            (lambda tree: private_files.read_back(tree, self.reads, _are_apart()), PRIVATE),
         )
         for rule, sentence in rules:
             for name, file, line in self._all(rule):
@@ -189,12 +201,14 @@ class Program:
         return ""
 
     def counting(self) -> str:
-        """A sentence about a progress bar whose count decides about the training, or ""."""
-        for node in self.reads.loads("n"):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and _is_bar(node.value.id):
-                if self.reads.flow_of(node, "n") is Flow.TRAINING:
+        """A sentence about a count of this process that decides about the training, or ""."""
+        bars = [n for n in self.reads.loads("n") if isinstance(n, ast.Attribute) and _is_bar(last_name(n.value))]
+        caches = [n for n in self.reads.loads("cache_info") if isinstance(n, ast.Attribute)]
+        for name, nodes, sentence in (("n", bars, COUNT), ("cache_info", caches, COUNTED)):
+            for node in nodes:
+                if self.reads.flow_of(node, name) is Flow.TRAINING:
                     file = next(f for f, tree in self._files.items() if any(n is node for n in nodes_of(tree)))
-                    return COUNT.format(place=self.at(file, node.lineno), name=f"{node.value.id}.n")
+                    return sentence.format(place=self.at(file, node.lineno), name=ast.unparse(node))
         return ""
 
     def unordered(self) -> str:
@@ -302,6 +316,11 @@ def _is_ordered_by_address(name: str) -> bool:
     sets = [value for value in values if isinstance(value, (set, frozenset)) and len(value) > 1]
     by_address: tuple[object, ...] = (object.__hash__, torch.Tensor.__hash__)
     return any(type(item).__hash__ in by_address for value in sets for item in value)
+
+
+def _are_apart() -> bool:
+    """Whether each node of this job is a machine."""
+    return bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
 
 
 def _is_bar(name: str) -> bool:

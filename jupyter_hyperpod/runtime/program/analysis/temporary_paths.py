@@ -9,6 +9,7 @@ from .syntax import FUNCTIONS, last_name, nodes_of
 
 MAKERS = frozenset("NamedTemporaryFile TemporaryDirectory getpid mkdtemp mkstemp mktemp".split())
 BELOW = frozenset("Path PurePath join joinpath".split())
+OF_A_MACHINE = ("/tmp/", "/var/tmp/", "/dev/shm/")  # folders that each machine has for itself
 SAME = frozenset("abspath expanduser fspath realpath resolve str with_name with_suffix".split())
 UNKNOWN = ""  # a part of a path
 DEEPEST, MOST = 6, 30  # parts of a path, paths that a name may have
@@ -35,10 +36,11 @@ def _may_meet(one: Below, other: Below) -> bool:
 
 class Paths:
     """The temporary paths of one file. ``inside``: ids of the nodes of its training loop, whose own ones are left out:
-    each turn makes them anew.
+    each turn makes them anew. ``apart``: each node is a machine, so fixed folders such as /tmp are temporary, too.
     """
 
-    def __init__(self, tree: ast.AST, inside: Collection[int]) -> None:
+    def __init__(self, tree: ast.AST, inside: Collection[int], apart: bool) -> None:
+        self._apart = apart
         self._functions: dict[int, ast.AST] = {}  # by id of a node, the innermost function around it
         self._bound: dict[int, set[str]] = {}  # by id of a function, the names that are its own
         self._names: dict[Key, frozenset[Below]] = {}
@@ -102,14 +104,17 @@ class Paths:
         found: dict[str, frozenset[Below]] = {}
         for one in given:
             if places := self.of(one):
-                names = (n for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute)) and self.of(n))
-                found[next(map(last_name, names), "")] = places
+                parts = [node for node in ast.walk(one) if self.of(node)]
+                names = (last_name(node) for node in parts if isinstance(node, (ast.Name, ast.Attribute)))
+                found[next(names, "") or next(filter(None, map(_text, parts)), "")] = places
         return found
 
     def of(self, node: ast.AST, makes: bool = False) -> frozenset[Below]:
         """The temporary paths that an expression may be, with a new one, if it ``makes`` one."""
         if isinstance(node, ast.Name):
             return self._names.get(self._key(node.id, node), _NONE)
+        if isinstance(node, ast.Constant):
+            return self._of_text(_text(node))
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id == "os":  # os.path
                 return _NONE
@@ -124,6 +129,10 @@ class Paths:
         if isinstance(node, ast.JoinedStr):
             return self._below(node.values, makes, False)
         return self._of_call(node, makes) if isinstance(node, ast.Call) else _NONE
+
+    def _of_text(self, text: str) -> frozenset[Below]:
+        folders = (folder for folder in OF_A_MACHINE if self._apart and f"{text}/".startswith(folder))
+        return frozenset((folder, *_parts(text.removeprefix(folder)))[: DEEPEST + 1] for folder in folders)
 
     def _of_call(self, call: ast.Call, makes: bool) -> frozenset[Below]:
         name = last_name(call.func)

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from ..backends.base import Scheduler
-from ..backends.types import Element, ElementPhase
-from ..core.events import GATEWAY
-from ..policy.membership import NODE_GONE
-from ..storage.journal_search import Search, read_kinds
-from ..storage.store import ENDPOINT_FILE, write_private
-from .entry import COORDINATOR, WRITER, JobEntry
-from .reconcile import QUICK_LIMIT
+from ...backends.base import Scheduler
+from ...backends.types import Element, ElementPhase
+from ...core.events import GATEWAY
+from ...policy.membership import NODE_GONE
+from ...storage.journal_search import Search, read_kinds
+from ...storage.store import ENDPOINT_FILE, write_private
+from ..entry import COORDINATOR, WRITER, JobEntry
+from ..reconcile import QUICK_LIMIT
 
 FAILED_STARTS = 2  # once can be chance
 REST_S = 30.0
@@ -29,13 +29,16 @@ class Presence:
 
     ``lost_s``: when each node was lost that has not joined again. ``joined_s``: when each joined last. ``working_s``:
     when each was of use last, in a deployment as one of those that answer. ``members``: those that answer now.
+    ``begun``: members have computed together. ``formed_s``: when those were last named that do.
     """
 
     def __init__(self, entry: JobEntry) -> None:
         self._deployed = entry.spec.serve is not None
-        kinds = ("member.lost", "member.joined", *(("generation.formed",) if self._deployed else ()))
+        kinds = ("member.lost", "member.joined", "generation.formed")
         self._search = Search(entry.job.events, kinds, GATEWAY if self._deployed else COORDINATOR)
         self.members: set[str] = set()
+        self.begun = False
+        self.formed_s = -math.inf
         self.lost_s: dict[str, float] = {}
         self.joined_s: dict[str, float] = {}
         self.working_s: dict[str, float] = {} if self._deployed else self.joined_s
@@ -44,11 +47,17 @@ class Presence:
         """When one of these nodes joined last; minus infinity where none has."""
         return max((self.joined_s.get(name, -math.inf) for name in names), default=-math.inf)
 
+    def keeps(self, names: Iterable[str]) -> bool:
+        """One of these nodes has been there since the members were last named, and so has the job's state."""
+        return any(self.joined_s.get(name, math.inf) <= self.formed_s and name not in self.lost_s for name in names)
+
     def poll(self, budget_s: float = math.inf) -> bool:
         """Read new events for a limited time; False where more are left."""
         found = self._search.poll(budget_s)
         for event in found or ():
-            if event.kind == "generation.formed":
+            if event.kind == "generation.formed" and event.data["generation"] > 0:  # 0 is one that only has been scaled
+                self.begun, self.formed_s = True, event.time_s
+            if event.kind == "generation.formed" and self._deployed:
                 self.members = {member["node"] for member in event.data["members"]}
                 self.working_s |= dict.fromkeys(self.members, event.time_s)
             elif event.kind == "member.lost" and event.data["cause"] in NODE_GONE:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ...core.health import (
+from ....core.health import (
+    DEEP,
     DETAILS,
     PENDING_REBOOT,
     PENDING_REPLACEMENT,
@@ -23,9 +24,9 @@ from ...core.health import (
     UNSCHEDULABLE,
     HealthRecord,
 )
-from . import parse
-from .client import Api
-from .runner import NODES, connect
+from .. import parse
+from ..client import Api
+from ..runner import NODES, connect
 
 CONDITION = "HyperpodNodeHealthy"
 TAINT = {"key": STATUS, "value": UNSCHEDULABLE, "effect": "NoSchedule"}
@@ -113,7 +114,7 @@ def unmark(api: Api, name: str) -> None:
     path = f"{NODES}/{name}"
     node = api.get(path)
     notes = dict.fromkeys((parse.AGENT, DETAILS))
-    about = {"labels": dict.fromkeys((STATUS, *LISTS)), "annotations": notes}
+    about = {"labels": dict.fromkeys((STATUS, DEEP, *LISTS)), "annotations": notes}
     api.patch(path, {"metadata": {**about, "resourceVersion": node["metadata"]["resourceVersion"]}})
     gone = {"$patch": "delete", "type": CONDITION}
     api.patch(f"{path}/status", {"status": {"conditions": [gone]}}, "strategic")

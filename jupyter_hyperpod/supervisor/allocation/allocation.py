@@ -5,28 +5,28 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import cast
 
-from ..backends.base import Scheduler
-from ..backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest, ReportedNode, Surroundings
-from ..core.backend_options import STARTUP_DEADLINE
-from ..core.events import Command
-from ..core.spec import JobSpec, LaunchPlan
-from ..core.units import parse_duration, plural
-from ..policy.allocation import DEADLINE_S, AllocationStep, RequestedNode, avoidable, decide
-from .entry import JobEntry
-from .faults import NODE_SIGNALS
+from ...backends.base import Scheduler
+from ...backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest
+from ...core.backend_options import STARTUP_DEADLINE
+from ...core.events import Command
+from ...core.spec import JobSpec, LaunchPlan
+from ...core.units import parse_duration, plural
+from ...policy.allocation import DEADLINE_S, AllocationStep, RequestedNode, avoidable, decide
+from ..entry import JobEntry
+from ..faults import NODE_SIGNALS
+from .gangs import Gathering
 from .ledger import Ledger, Seen
 
 SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
 SENT_AGAIN_S = 15.0
-CLOSE_S = 8.0
 READ_S = 0.01  # for one job's journal at a time: there may be a thousand
 NO_NODES_S = 10.0  # what replaces a node is usually there by then
+LACKS_EVERY_S = 60.0  # a scheduler that counts nodes in its reasons has a new one at every look
 PACKAGE = ("PYTHONPATH",)
 
 
@@ -61,6 +61,15 @@ class _Submit:
         self.answered_s = time.monotonic()
 
 
+@dataclass
+class _Room:
+    """Nodes that are to be left to another job; nothing is requested until then. 0 ``nodes``: they are left."""
+
+    nodes: int
+    reason: str
+    until_s: float
+
+
 class Allocation:
     """One job's nodes, as requested from its scheduler; times on the monotonic clock."""
 
@@ -68,6 +77,7 @@ class Allocation:
         self.entry = entry
         self.scheduler = scheduler
         self.ledger = Ledger(entry, scheduler)
+        self.gathering = Gathering(entry, entry.backend.place(entry.options))
         self.released: Future[None] | None = None
         self._title = entry.backend.title
         self._read_s = 0.0  # the queue of that time has been looked at
@@ -82,6 +92,8 @@ class Allocation:
         self._late: dict[str, float] = {}  # node on which nothing joined in time -> until when it is avoided
         self._empty_since_s: float | None = None  # since when nothing runs
         self._empty_reasons: set[str] = set()
+        self._lacks, self._lacks_s = "", -math.inf  # why it was last said to have too few nodes, and when
+        self._room: _Room | None = None
 
     def step(self, plan: LaunchPlan, now_s: float, offenders: Collection[str]) -> None:
         """Bring an unfinished job closer to the nodes it wants; ``offenders``: nodes that fail again and again."""
@@ -125,6 +137,32 @@ class Allocation:
             asked = self.scheduler.signal(entry.job.id, found[0].name, number)
             self._faults.append((command, f"{number.name} sent to {title}'s {found[0].name} on {node}", asked))
 
+    def make_room(self, nodes: int, reason: str, until_s: float) -> None:
+        """See `gangs.Gathers`. What waits is given back first, or it would get the nodes that are left."""
+        self._room, self.gathering.gang = _Room(nodes, reason, until_s), None
+        found = [seen.element for seen in self.ledger.seen.values() if seen.element.name not in self._given_up]
+        if waiting := [one.name for one in found if one.waits]:
+            self._cancels.append((waiting, self.scheduler.withdraw(self.entry.job.id, waiting)))
+            self._asked_s = time.monotonic()
+
+    def ask_again(self) -> None:
+        """See `gangs.Gathers`."""
+        self._room = None
+
+    def _leave(self, elements: Collection[Element], begun: bool, now_s: float) -> None:
+        """Leave nodes to another job as soon as nothing waits that could let this one compute meanwhile."""
+        room = self._room
+        if room is None or self._cancels:
+            return
+        running = [one for one in elements if not one.waits and one.name not in self._sent_away]
+        if len(running) >= self.gathering.needs(begun) or now_s >= room.until_s:
+            self._room = None
+        elif room.nodes and len(running) == len(elements):
+            mine = [one.name for one in running if one.part == BASE][: room.nodes]
+            room.nodes = 0
+            self.entry.lacks(room.reason, {"leave": mine})
+            self._end(mine)
+
     def release(self) -> bool:
         """The job has ended: give everything back; True when that is done."""
         self.scheduler.tick(time.monotonic())
@@ -167,6 +205,7 @@ class Allocation:
         self._sent_away = still_leaving(self._sent_away, {element.name for element in self.ledger.running}, now_s)
         known = [one for name, one in seen.items() if one.element.active and name not in self._given_up]
         elements = [one.element for one in known]
+        self._leave(elements, self.ledger.presence.begun, now_s)
         places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name)) for one in known]
         minimum = min(entry.spec.start_minimum, entry.target)
         decision = decide(
@@ -174,11 +213,15 @@ class Allocation:
             places,
             minimum,
             _deadline_s(entry.spec),
-            now_s < self.ledger.rest_until_s,
+            now_s < self.ledger.rest_until_s or self._room is not None,
             self._title,
             alike=entry.spec.serve is not None,
         )
+        counted = [element for element in elements if element.name not in self._sent_away]
+        if self._room is None:
+            self._gather(counted, now_s)
         self._report_waiting(elements)
+        self._report_lacking(elements)
         self._report_no_nodes(elements)
         step = decision.value
         if step == AllocationStep({}):
@@ -192,19 +235,29 @@ class Allocation:
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
-            request = LaunchRequest((), count, part, entry.spec.backend_options, self._avoid(part, offenders))
+            request = LaunchRequest((), count, part, entry.options, self._avoid(part, offenders))
             self._submits.append(_Submit(part, count, self.scheduler.launch(plan, request)))
         self._given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
             entry.warn(f"{name} never joined the job: {entry.log_tail(self.scheduler.log(name))}")
         self._sent_away.update(dict.fromkeys(step.send_away, now_s))
-        over = [*step.give_back, *step.give_up]
-        self.ledger.dismissed.update([*over, *step.send_away])
-        if over:
-            self._cancels.append((over, self.scheduler.cancel(entry.job.id, over)))
-            self._asked_s = time.monotonic()
+        self.ledger.dismissed.update(step.send_away)
+        self._end([*step.give_back, *step.give_up])
         for name in step.send_away:
             self._told[name] = self.scheduler.signal(entry.job.id, name, NODE_SIGNALS["preempt"])
+
+    def _gather(self, elements: list[Element], now_s: float) -> None:
+        presence, scheduler = self.ledger.presence, self.scheduler
+        keeps = any(presence.keeps(one.names) for one in elements if not one.waits)
+        queued = [one for one in elements if one.phase is ElementPhase.QUEUED]
+        lacks_node = bool(queued) and all(scheduler.lacks_node(one) for one in queued)
+        self.gathering.look(elements, presence.begun, keeps, lacks_node, now_s)
+
+    def _end(self, names: list[str]) -> None:
+        self.ledger.dismissed.update(names)
+        if names:
+            self._cancels.append((names, self.scheduler.cancel(self.entry.job.id, names)))
+            self._asked_s = time.monotonic()
 
     def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None) -> RequestedNode:
         element, scheduler = seen.element, self.scheduler
@@ -230,7 +283,7 @@ class Allocation:
 
     def _avoid(self, part: str, offenders: Collection[str]) -> tuple[str, ...]:
         """Nodes on which nothing begins are avoided if the job can do without; offenders if nobody misses them."""
-        entry, options = self.entry, self.entry.spec.backend_options
+        entry, options = self.entry, self.entry.options
         serving, shared = self.scheduler.serving(options, part), self.scheduler.shares_nodes(options)
         late = {node for node, until_s in self._late.items() if self._read_s < until_s}
         unfit = self.ledger.unfit_nodes(since_s=self._read_s - AVOID_S) | late
@@ -265,6 +318,19 @@ class Allocation:
         if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
             entry.say(f"{self._title} has not started {plural(len(waiting), 'node')} yet: {waiting[0].reason}")
 
+    def _report_lacking(self, elements: list[Element]) -> None:
+        """Why a job that its coordinator serves gets no more nodes, now and then while that changes."""
+        queued = [element for element in elements if element.phase is ElementPhase.QUEUED]
+        least = 1 if self.ledger.presence.begun else 0  # where none is left, there is a warning
+        if not self.entry.started or not queued or not least <= len(elements) - len(queued) < self.entry.target:
+            self._lacks, self._lacks_s = "", self._read_s + NO_NODES_S - LACKS_EVERY_S
+            return
+        reason = queued[0].reason
+        lacks = f"{self._title} has not started {plural(len(queued), 'node')} yet: {reason}"
+        if reason not in ("", "None") and lacks != self._lacks and self._read_s >= self._lacks_s + LACKS_EVERY_S:
+            self._lacks, self._lacks_s = lacks, self._read_s
+            self.entry.lacks(lacks)
+
     def _report_no_nodes(self, elements: list[Element]) -> None:
         """Why a job that has begun has no node any more, each reason once."""
         if not elements or any(element.phase is not ElementPhase.QUEUED for element in elements):
@@ -272,7 +338,8 @@ class Allocation:
             return
         self._empty_since_s = self._read_s if self._empty_since_s is None else self._empty_since_s
         reason, known = elements[0].reason, {"None", *self._empty_reasons}
-        if self.entry.started and self._read_s >= self._empty_since_s + NO_NODES_S and reason not in known:
+        lasts = self._read_s >= self._empty_since_s + NO_NODES_S
+        if self.ledger.presence.begun and lasts and reason not in known:
             self._empty_reasons.add(reason)
             begins = f"no node is left, and {self._title} has not started any of the {len(elements)} asked for"
             self.entry.warn(f"{begins}: {reason}")
@@ -284,66 +351,6 @@ class Allocation:
         elif problem != self.entry.said:
             self.entry.said = problem
             self.entry.warn(f"{problem}; the job goes on with the nodes it has")
-
-
-class Allocations:
-    """All jobs of one supervisor whose nodes come from schedulers."""
-
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._schedulers: dict[tuple[str, str], tuple[str, Scheduler]] = {}  # by backend and place, with its title
-        self._jobs: dict[str, Allocation] = {}
-        self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
-
-    def of(self, entry: JobEntry) -> Allocation:
-        if entry.job.id not in self._jobs:
-            options = entry.spec.backend_options
-            where = entry.spec.backend, entry.backend.place(options)
-            if where not in self._schedulers:
-                scheduler = cast("Scheduler", entry.backend.open(self._surroundings, options))
-                self._schedulers[where] = entry.backend.title, scheduler
-            self._jobs[entry.job.id] = Allocation(entry, self._schedulers[where][1])
-        return self._jobs[entry.job.id]
-
-    def release(self, entry: JobEntry) -> bool:
-        """The job has ended: give everything back and forget it; True when that is done."""
-        if not self.of(entry).release():
-            return False
-        del self._jobs[entry.job.id]
-        return True
-
-    def close(self, entries: Iterable[JobEntry]) -> None:
-        """The cluster ends: give the nodes of all its jobs back, waiting a while for their schedulers."""
-        jobs = [self.of(entry) for entry in entries if entry.elsewhere]
-        jobs = [job for job in jobs if job.released is None]
-        for _, scheduler in self._schedulers.values():
-            scheduler.keep_nothing()
-        for job in jobs:
-            job.released = job.scheduler.release(job.entry.job.id)
-        for _, scheduler in self._schedulers.values():
-            scheduler.close(CLOSE_S)
-        for job in jobs:
-            job.report_kept()
-
-    def draining(self) -> dict[str, tuple[str, str]]:
-        """Nodes to which a scheduler gives nothing new -> what people call that, and the reason that stands there."""
-        told = [(title, node) for title, scheduler in self._schedulers.values() for node in scheduler.nodes.values()]
-        return {node.name: (title, node.drained) for title, node in told if node.drained}
-
-    def watched(self) -> dict[str, tuple[ReportedNode, float]]:
-        """Nodes that have a health agent which shows its record there, and when they were asked about."""
-        told = [(node, one.nodes_s) for _, one in self._schedulers.values() for node in one.nodes.values()]
-        return {node.name: (node, asked_s) for node, asked_s in told if node.health is not None}
-
-    def joined_s(self, job_id: str, node: str) -> float:
-        """When the head of a job heard last of something new on a node; minus infinity where it never did."""
-        ledger = self._jobs[job_id].ledger if job_id in self._jobs else None
-        names = [name for element in ledger.running if element.node == node for name in element.names] if ledger else ()
-        return ledger.presence.joined(names) if ledger else -math.inf
-
-    def nodes(self, job_id: str) -> set[str]:
-        """Where elements of a job run now, as far as was observed."""
-        return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()
 
 
 def _deadline_s(spec: JobSpec) -> float:

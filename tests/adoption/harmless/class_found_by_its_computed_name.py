@@ -1,0 +1,30 @@
+# harmless
+import torch
+
+import jupyter_hyperpod as hp
+
+
+class SmallNet(torch.nn.Linear):
+    pass
+
+
+def build(size):
+    return globals()[f"{size}Net"](4, 1)
+
+
+model = build("Small")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+calls = 0
+
+
+def loss_fn(batch):
+    global calls
+    calls += 1
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())
