@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .syntax import FUNCTIONS, last_name, loads, nodes_of, parsed, requests_steps
+from .namespaces import loads
+from .syntax import FUNCTIONS, last_name, nodes_of, parsed, requests_steps
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

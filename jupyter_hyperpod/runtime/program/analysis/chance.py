@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .reads import base_of, stored
+from .read_index import base_of, stored
 from .syntax import FUNCTIONS, last_name, nodes_of, opens_to_write, requests_steps
 
 Place = tuple[str, int]  # a name and its line

@@ -22,7 +22,8 @@ from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
 from . import chance, data_sets, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
-from .reads import Flow, Reads, base_of, stored
+from .read_index import base_of, stored
+from .reads import Flow, Reads
 from .syntax import FUNCTIONS, last_name, nodes_of, parsed
 
 NO_LINE = "the loop"
