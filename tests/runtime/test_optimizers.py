@@ -72,6 +72,33 @@ def test_state_in_attributes_is_refused_in_the_first_step() -> None:
         next(opened(Counting(model.parameters()), model).steps(1)).run(loss_of(model))
 
 
+class Saving(Counting):
+    """Saves that number, too."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "beats": list(self.beats)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self.beats = state.pop("beats")
+        super().load_state_dict(state)
+
+
+def test_state_in_attributes_that_the_optimizer_saves_itself_is_taken() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = Saving(model.parameters())
+    with opened(optimizer, model) as session:
+        assert [step.run(loss_of(model)) for step in session.steps(2)]
+    assert optimizer.beats == [2]
+
+
+def test_several_optimizers_save_only_what_torch_has() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizers = [Saving(model[0].parameters()), Saving(model[1].parameters())]
+    with pytest.raises(TrainingError, match=r"Saving.step\(\) changes beats, which is not in its state_dict\(\)"):
+        next(opened(optimizers, model).steps(1)).run(loss_of(model))
+
+
 def test_parameters_that_are_added_later_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model[1].parameters())

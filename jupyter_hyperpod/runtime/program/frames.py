@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-from .analysis.syntax import nodes_of, parsed
+from .analysis.parsing import parsed
+from .analysis.syntax import nodes_of
 from .own_files import is_own_file
 
 LOOP, LOSS = "<training loop>", "<loss of a micro-batch>"  # code of a cell that an integration has compiled anew

@@ -26,7 +26,7 @@ from ..comm.state_codec import is_array
 from ..process_settings import SETTINGS
 from ..session.optimizer_state import access
 from . import readings
-from .analysis.syntax import attributes_set
+from .analysis.parsing import attributes_set
 from .frames import callers, is_ours
 from .own_files import is_own_class, is_own_file
 from .value_kinds import PLAIN, State, has_attributes, held_by
@@ -132,6 +132,8 @@ class Heap:
             return []
         seen.add(id(value))
         walk.holders.add(one.path)
+        if isinstance(value, dict) and _is_of_module(value):
+            return []  # scope = globals(): its variables have paths of their own
         if (content := readings.of_closed(value)) is not None:
             _note(walk, one, content)
             return []
@@ -269,6 +271,12 @@ def _of_module(module: types.ModuleType) -> Iterator[Visit]:
     file = vars(module).get("__file__")  # not getattr(), at which a module that is imported on use would be imported
     if file and is_own_file(file) and not is_ours(file):
         yield from _of_namespace(vars(module))
+
+
+def _is_of_module(names: dict[Any, Any]) -> bool:
+    """Whether a dictionary holds the variables of a module."""
+    name = names.get("__name__")
+    return isinstance(name, str) and name in sys.modules and vars(sys.modules[name]) is names
 
 
 def hooks_of(value: Any) -> Hashable:

@@ -287,7 +287,7 @@ class OptimizerWatch:
 
     def step(self, step: Callable[[], None], first: bool) -> None:
         """Step the optimizer by ``step``; if ``first`` raise TrainingError where it keeps state in attributes."""
-        before = self._attributes() if first else {}
+        before, saved = (self._attributes(), self._saved()) if first else ({}, {})
         self._steps = True
         try:
             step()
@@ -295,11 +295,13 @@ class OptimizerWatch:
             self._steps = False
         if not first:
             return
-        after = self._attributes()
-        if changed := sorted(name for name in {*before, *after} if before.get(name) != after.get(name)):
+        after, saved_after = self._attributes(), self._saved()
+        kept = {(text, saved_after.get(name)) for name, text in saved.items()}
+        found = {name: (before.get(name), after.get(name)) for name in {*before, *after}}
+        if changed := sorted(name for name, texts in found.items() if texts[0] != texts[1] and texts not in kept):
             kind = changed[0][0]
             raise TrainingError(
-                f"{kind}.step() changes {few([name for _, name in changed])}, which is not in its state_dict(), so a "
+                f"{kind}.step() changes {few([name for _, name, _ in changed])}, which is not in its state_dict(), so a "
                 "member that joins later would not have it: keep it in optimizer.state[parameter] or in "
                 "optimizer.param_groups, or pass another optimizer"
             )
@@ -307,21 +309,36 @@ class OptimizerWatch:
     def _parameters(self) -> list[int]:
         return [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
 
-    def _attributes(self) -> dict[tuple[str, str], str]:
-        """Digests of the optimizers' own attributes, by class and name; torch's classes keep only notes there."""
-        found: dict[tuple[str, str], str] = {}
-        for one in ones(self._optimizer):
+    def _attributes(self) -> dict[tuple[str, str, int], str]:
+        """Digests of the optimizers' own attributes, by class, name and turn; torch's classes keep only notes there."""
+        found: dict[tuple[str, str, int], str] = {}
+        for turn, one in enumerate(ones(self._optimizer)):
             if not type(one).__module__.startswith("torch."):
                 own = {name: value for name, value in vars(one).items() if name not in _known()}
-                texts = {(type(one).__name__, name): _text(value) for name, value in own.items()}
-                found |= {key: hashlib.sha256(text.encode()).hexdigest() for key, text in texts.items()}
+                found |= {(type(one).__name__, name, turn): _digest(value) for name, value in own.items()}
         return found
+
+    def _saved(self) -> dict[str, str]:
+        """Digests of what the optimizer's ``state_dict()`` has beside that of torch's, which several together have not.
+
+        A class of the program saves its attributes so, and loads them.
+        """
+        if not isinstance(self._optimizer, torch.optim.Optimizer) or type(self._optimizer).__module__.startswith(
+            "torch."
+        ):
+            return {}
+        state = self._optimizer.state_dict()
+        return {str(name): _digest(value) for name, value in state.items() if name not in ("state", "param_groups")}
 
 
 def _known() -> set[str]:
     """Attributes of every optimizer of torch."""
     plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
     return {*_OF_TORCH, *vars(plain), "_opt_called", "_need_device_dtype_check_for_fused"}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_text(value).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

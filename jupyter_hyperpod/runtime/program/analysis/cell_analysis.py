@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from .namespaces import loads
-from .syntax import FUNCTIONS, last_name, nodes_of, parsed, requests_steps
+from .parsing import parsed
+from .syntax import FUNCTIONS, last_name, nodes_of, requests_steps
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

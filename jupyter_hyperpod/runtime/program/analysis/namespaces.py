@@ -13,32 +13,74 @@ LONGEST_TEXT = 200  # characters; what is longer is documentation
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
+# What is asked of all variables that reads none of their values, or one by its name.
+_ASKED = frozenset("__contains__ clear get keys pop setdefault update".split())
+_NAMED_ONLY = frozenset("compile eval exec len".split())  # functions that are given all variables
+EVERYTHING = ("", None)  # instead of how a name begins and ends: every variable is read
+
+
 def names_in_text(node: ast.AST) -> Iterator[str]:
     """The variables that a node reads by text: ``globals()["a"]``, ``globals().get("a")``, ``eval("a + b")``."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_namespace(node.value):
-        yield from _texts([node.slice])
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        if is_namespace(node.value) or last_name(node.value) == "__dict__":
+            yield from _texts([node.slice])
     elif isinstance(node, ast.Call):
         function, texts = last_name(node.func), list(_texts(node.args))
-        if function == "get" and isinstance(node.func, ast.Attribute) and _is_namespace(node.func.value):
+        if function == "get" and isinstance(node.func, ast.Attribute) and is_namespace(node.func.value):
             yield from texts[:1]
         elif function == "eval" and texts:
             with suppress(SyntaxError, ValueError):
                 yield from (inner.id for inner in ast.walk(ast.parse(texts[0])) if isinstance(inner, ast.Name))
 
 
-def computed_name(node: ast.AST) -> tuple[str, str] | None:
+def computed_name(node: ast.AST, parent: ast.AST | None) -> tuple[str, str | None] | None:
     """How the name of a variable begins and ends that a node reads and that is computed: ``globals()[f"best_{name}"]``,
-    ``globals().get(name)``, ``eval(text)``; None where it reads none."""
+    ``globals().get(name)``, ``getattr(meter, f"count_{kind}")``, ``eval(text)``; `EVERYTHING` for
+    ``globals().items()``; None where it reads none."""
+    if is_namespace(node):
+        return EVERYTHING if _is_given_away(node, parent) else None
     if isinstance(node, ast.Subscript):
-        whole = isinstance(node.value, ast.Call) and not node.value.args and _is_namespace(node.value)
-        return _ends(node.slice) if whole and isinstance(node.ctx, ast.Load) else None
+        return _ends(node.slice) if is_namespace(node.value) and isinstance(node.ctx, ast.Load) else None
     if not isinstance(node, ast.Call) or not node.args:
         return None
-    holder = node.func.value if isinstance(node.func, ast.Attribute) else None
     if isinstance(node.func, ast.Name):
+        if node.func.id == "getattr" and len(node.args) > 1:
+            ends = _ends(node.args[1])
+            return ends if ends is not None and any(ends) else None
         return ("", "") if node.func.id == "eval" and not isinstance(node.args[0], ast.Constant) else None
-    whole = isinstance(holder, ast.Call) and not holder.args and _is_namespace(holder) and last_name(node.func) == "get"
-    return _ends(node.args[0]) if whole else None
+    holder = node.func.value if isinstance(node.func, ast.Attribute) else None
+    asks = holder is not None and is_namespace(holder) and last_name(node.func) == "get"
+    return _ends(node.args[0]) if asks else None
+
+
+def _is_given_away(node: ast.AST, parent: ast.AST | None) -> bool:
+    """Whether all variables are taken, not one of them: ``globals().items()``, ``dict(globals())``."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr not in _ASKED
+    if isinstance(parent, ast.Call):
+        return last_name(parent.func) not in _NAMED_ONLY
+    return not isinstance(parent, (ast.Subscript, ast.Compare, ast.keyword, ast.Assign, ast.Expr))
+
+
+def namespaces_in(tree: ast.AST) -> frozenset[str]:
+    """The variables of a file that hold the dictionary of all variables, and nothing else: ``scope = globals()``."""
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and is_namespace(node.value):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+            others.update(inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name))
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            others.update(alias.asname or alias.name for alias in node.names)
+        else:
+            others.update(
+                inner.id
+                for inner in ast.iter_child_nodes(node)
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, (ast.Store, ast.Del))
+            )
+    return frozenset(found - others)
 
 
 def _ends(text: ast.AST) -> tuple[str, str] | None:
@@ -61,17 +103,20 @@ def words_of(node: ast.AST) -> set[str]:
 
 
 def fits(name: str, words: Iterable[str]) -> bool:
-    """Whether a name may be built of one of these and something else: ``calls_`` and ``train``."""
+    """Whether a name may be built of one of these and something else: ``calls_`` and ``train``, ``calls`` and ``_``."""
+    known = {word.strip("_") for word in words} - {""}
     return any(
-        (word.endswith("_") and name.startswith(word)) or (word.startswith("_") and name.endswith(word))
-        for word in words
-        if word.strip("_")
+        name[:place].strip("_") in known or name[place:].strip("_") in known
+        for place, letter in enumerate(name)
+        if letter == "_"
     )
 
 
-def _is_namespace(node: ast.AST) -> bool:
+def is_namespace(node: ast.AST) -> bool:
     """Whether an expression is the dictionary of all variables."""
-    return isinstance(node, ast.Call) and last_name(node.func) in ("globals", "locals", "vars")
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("__globals__", "f_globals", "f_locals")
+    return isinstance(node, ast.Call) and not node.args and last_name(node.func) in ("globals", "locals", "vars")
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
 from .namespaces import computed_name, names_in_text, words_of
-from .syntax import FUNCTIONS, KEPT_TREES, last_name, nodes_of, parts_in
+from .syntax import FUNCTIONS, KEPT_TREES, held_by, last_name, nodes_of, parts_in
+
+_OBJECT = ("self", "cls")
 
 
 class Index:
@@ -19,8 +21,13 @@ class Index:
         self.loads: dict[str, list[ast.AST]] = {}
         self.calls: dict[str, list[ast.Call]] = {}
         self.arguments: dict[str, list[list[str]]] = {}
-        self.computed: list[tuple[ast.AST, tuple[str, str]]] = []  # reads by a name that begins and ends so
+        self.computed: list[tuple[ast.AST, tuple[str, str | None]]] = []  # reads by a name that begins and ends so
         self.parts: dict[str, set[str]] = {}  # by variable that is bound to a part, the names of the whole
+        self.holds: dict[str, set[str]] = {}  # by variable of a container or a view, the names of whose parts it holds
+        self.imported: set[str] = set()
+        self.caught: set[str] = set()  # names of exceptions, "" for all
+        self.own_attributes: set[str] = set()  # that the program's own classes declare, or set of ``self``
+        self.bases: dict[str, list[str]] = {}  # by class, those that it derives from
         for tree in trees:
             for node in nodes_of(tree):
                 for inner in ast.iter_child_nodes(node):
@@ -37,22 +44,38 @@ class Index:
 
     def note(self, node: ast.AST) -> None:
         """Add a node."""
-        if (ends := computed_name(node)) is not None:
+        if (ends := computed_name(node, self.parents.get(node))) is not None:
             self.computed.append((node, ends))
         for target, whole in parts_in(node):
             for name in stored(target):
-                self.parts.setdefault(name, set()).update(_mentioned(whole) - {name})
+                self.parts.setdefault(name, set()).update(_mentioned(whole) - {name, *_OBJECT})
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             self.loads.setdefault(node.id, []).append(node)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             self.loads.setdefault(node.attr, []).append(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.imported.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            held = set[str]().union(*map(_mentioned, held_by(node.value)))
+            for name in {name for target in node.targets if held for name in stored(target)}:
+                self.holds.setdefault(name, set()).update(held - {name, *_OBJECT})
         elif isinstance(node, ast.Call):
             function = last_name(node.func)
+            self.caught.update(map(last_name, node.args) if function == "suppress" else ())
             self.calls.setdefault(function, []).append(node)
             for given in node.args if function in ("getattr", "attrgetter") else ():
                 if isinstance(given, ast.Constant) and isinstance(given.value, str):
                     for part in given.value.split("."):
                         self.loads.setdefault(part, []).append(node)
+        elif isinstance(node, ast.ExceptHandler):
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            self.caught.update(last_name(kind) if kind is not None else "" for kind in kinds)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            self.own_attributes.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            self.bases[node.name] = [last_name(base) for base in node.bases]
+            declared = (t for s in node.body if isinstance(s, (ast.Assign, ast.AnnAssign)) for t in targets_of(s))
+            self.own_attributes.update(name for target in declared for name in stored(target))
         elif isinstance(node, ast.MatchClass):
             for attribute in node.kwd_attrs:
                 self.loads.setdefault(attribute, []).append(node)
@@ -61,6 +84,31 @@ class Index:
             self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
         for name in names_in_text(node):
             self.loads.setdefault(name, []).append(node)
+
+    def wholes(self, name: str, fills: bool = False) -> set[str]:
+        """The names of all of which a variable is or holds a part; of which it is one where the change only ``fills``
+        it.
+        """
+        found: set[str] = set()
+        more = self.parts.get(name, set()) | (set() if fills else self.holds.get(name, set()))
+        while more := more - found - self.imported:
+            found |= more
+            more = set[str]().union(*(self.parts.get(one, set()) | self.holds.get(one, set()) for one in more))
+        return found - {name}
+
+    def instances(self, kind: str) -> set[str] | None:
+        """The names to which objects of a class, or of one that derives from it, are assigned; None for others."""
+        found: set[str] = set()
+        kinds = {kind}
+        for _ in self.bases:
+            kinds |= {name for name, bases in self.bases.items() if kinds.intersection(bases)}
+        for made in kinds:
+            for call in self.calls.get(made, ()):
+                parent = self.parents.get(call)
+                if not isinstance(parent, (ast.Assign, ast.AnnAssign)):
+                    return None
+                found.update(name for target in targets_of(parent) for name in stored(target))
+        return found
 
 
 def is_inside(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
@@ -95,10 +143,14 @@ def _measures(value: ast.AST) -> bool:
     return any(last_name(n.func) in MEASURES for n in ast.walk(value) if isinstance(n, ast.Call))
 
 
+def targets_of(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr) -> list[ast.expr]:
+    """What an assignment binds or changes."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, set[str]]]:
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield node.value, {name for target in targets for name in stored(target)}
+        yield node.value, {name for target in targets_of(node) for name in stored(target)}
 
 
 def _mentioned(value: ast.AST) -> set[str]:
@@ -124,10 +176,10 @@ def chain(target: ast.AST) -> Iterator[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         for inner in target.elts:
             yield from chain(inner)
-    while isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
+    while isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
         if isinstance(target, ast.Attribute):
             yield target.attr
-        target = target.value
+        target = target.func if isinstance(target, ast.Call) else target.value
     if isinstance(target, ast.Name) and target.id not in ("self", "cls"):
         yield target.id
 

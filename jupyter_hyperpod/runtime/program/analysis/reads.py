@@ -6,7 +6,8 @@ The rule, for a variable, an attribute or an argument of this name in any of the
 - what is given to something that shows or records (``print``, loggers, writers, bars) within a loop or a function flows
   nowhere; at the end of the cell it is a printed result;
 - what is assigned to another name flows where that name flows, and a returned value where the calls' values flow;
-- a condition that decides only about what is shown flows nowhere;
+- a condition that decides only about what is shown, or whether the program ends with an error, flows nowhere;
+- what is set of an object of a library flows into the training;
 - everything else flows into the training.
 
 Names are not told apart by scope: a second variable of the same name may make the answer stricter, never laxer.
@@ -15,12 +16,13 @@ Names are not told apart by scope: a second variable of the same name may make t
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 from .cell_analysis import MEASURES
 from .namespaces import fits
-from .read_index import base_of, chain, clocks_of, index_of, is_inside
+from .read_index import chain, clocks_of, index_of, is_inside, targets_of
 from .syntax import FUNCTIONS, last_name
 
 # Functions and methods that show or record their arguments.
@@ -37,8 +39,19 @@ PURE = frozenset(
     "zip".split()
 )
 
+# Those of them that return no part of an argument.
+VALUES = PURE - frozenset(
+    "dict enumerate filter frozenset getattr list map max min reversed set sorted tuple zip".split()
+)
+# Methods of containers, which keep their arguments and do not change them; the second ones take something away.
+FILLS = frozenset("add append appendleft extend extendleft insert put put_nowait".split())
+EMPTIES = frozenset("clear discard pop popitem popleft remove".split())
+TEXTS = ("__format__", "__repr__", "__str__")
+PROPERTIES = frozenset(("cached_property", "property"))
+
 # Functions that read no attribute of their arguments.
 NOT_READ = frozenset("callable delattr hasattr id isinstance issubclass len setattr type".split())
+_QUIET = (StopIteration, StopAsyncIteration)  # errors that end a loop
 SESSION = frozenset(("Session", "register", "run"))
 STEP = "step"  # a scheduler's
 
@@ -52,14 +65,23 @@ class Flow(IntEnum):
 
 
 class Reads:
-    """The reads of some source files. ``is_plain(name)`` says whether a variable now holds a number or text."""
+    """The reads of some source files.
 
-    def __init__(self, trees: Iterable[ast.Module], is_plain: Callable[[str], bool] = lambda name: False) -> None:
+    ``is_plain(name)`` says whether a variable now holds a number or text, ``is_foreign(expression)`` whether that is an
+    object of a library now, None where it cannot tell.
+    """
+
+    def __init__(
+        self,
+        trees: Iterable[ast.Module],
+        is_plain: Callable[[str], bool] = lambda name: False,
+        is_foreign: Callable[[ast.AST], bool | None] = lambda expression: False,
+    ) -> None:
         self._trees = list(trees)
-        self._is_plain = is_plain
-        index = index_of(tuple(self._trees))
+        self._is_plain, self._is_foreign = is_plain, is_foreign
+        self._index = index = index_of(tuple(self._trees))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
-        self._arguments, self._parts, self._computed = index.arguments, index.parts, index.computed
+        self._arguments, self._computed = index.arguments, index.computed
         self._words = index.words
         self._known = {"param_groups": Flow.TRAINING}
 
@@ -67,7 +89,9 @@ class Reads:
         """Where a name or an attribute of this name is read, or may be by a computed text."""
         return [*self._loads.get(name, ()), *(node for node, ends in self._computed if self._may_be(name, *ends))]
 
-    def _may_be(self, name: str, begins: str, ends: str) -> bool:
+    def _may_be(self, name: str, begins: str, ends: str | None) -> bool:
+        if ends is None:
+            return True
         known = bool(begins or ends) or name in self._words or fits(name, self._words)
         return known and name.startswith(begins) and name.endswith(ends)
 
@@ -146,7 +170,8 @@ class Reads:
         alone = isinstance(self._parents.get(call), ast.Expr)
         if node is call.func:
             given = [*call.args, *(k.value for k in call.keywords)]
-            return Flow.TRAINING if alone and function not in OUTPUT and not all(map(self._harmless, given)) else None
+            fills = function in OUTPUT | FILLS and function not in self._arguments
+            return Flow.TRAINING if alone and not fills and not all(map(self._harmless, given)) else None
         if function in SESSION or (function == STEP and alone and function not in self._arguments):
             return Flow.TRAINING
         if function in OUTPUT:
@@ -154,9 +179,7 @@ class Reads:
         if function in PURE:
             return None
         if alone and isinstance(call.func, ast.Attribute) and function not in self._arguments:
-            base = base_of(call.func)
-            found = Flow.NOWHERE if base == name else self._flow(base, seen) if base else Flow.TRAINING
-            return self._of_parts(found, base, seen)
+            return self._of_targets([call.func.value], name, seen, changes=True, fills=function in FILLS)
         if function in self._arguments and node in call.args:
             place = call.args.index(node)
             names = [names[place] for names in self._arguments[function] if place < len(names)]
@@ -166,6 +189,12 @@ class Reads:
 
     def _harmless(self, argument: ast.AST) -> bool:
         """Whether an argument cannot be changed by whom it is given to."""
+        if isinstance(argument, (ast.Constant, ast.JoinedStr, ast.Compare)):
+            return True
+        if isinstance(argument, (ast.List, ast.Tuple, ast.Set)):
+            return all(map(self._harmless, argument.elts))
+        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id in VALUES:
+            return True
         names = {n.id for n in ast.walk(argument) if isinstance(n, ast.Name)}
         attributes = {n.attr for n in ast.walk(argument) if isinstance(n, ast.Attribute)}
         calls = {last_name(n.func) for n in ast.walk(argument) if isinstance(n, ast.Call)}
@@ -175,10 +204,10 @@ class Reads:
 
     def _of_statement(self, statement: ast.stmt, node: ast.AST, name: str, seen: set[str]) -> Flow:
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            targets = targets_of(statement)
             if node in targets:  # the holder of what is set: its own change
                 return Flow.NOWHERE
-            return self._of_targets(targets, name, seen)
+            return self._of_targets(targets, name, seen, changes=isinstance(statement, ast.AugAssign))
         if isinstance(statement, (ast.If, ast.While)):
             return self._effects(statement, seen)
         if isinstance(statement, (ast.For, ast.AsyncFor)):
@@ -193,26 +222,54 @@ class Reads:
             return self._of_targets(targets, name, seen)
         if isinstance(statement, ast.Delete):
             return Flow.NOWHERE
+        if isinstance(statement, ast.Assert):
+            return self._ended("AssertionError")
+        if isinstance(statement, ast.Raise):
+            return self._raised(statement)
         return Flow.TRAINING
 
-    def _of_targets(self, targets: Iterable[ast.AST], name: str, seen: set[str]) -> Flow:
+    def _of_targets(
+        self, targets: Iterable[ast.AST], name: str, seen: set[str], changes: bool = False, fills: bool = False
+    ) -> Flow:
+        """``changes``: what the targets hold is changed, ``weight *= n``, instead of replaced; ``fills``: it gets one
+        item more.
+        """
         found = Flow.NOWHERE
         for target in targets:
+            if _is_made(target) or (not changes and self._sets_library(target)):
+                return Flow.TRAINING
             for one in chain(target):
                 if one != name:
                     found = max(found, self._flow(one, seen))
-                if not isinstance(target, ast.Name):
-                    found = self._of_parts(found, one, seen)
+                if not isinstance(target, ast.Name) or (changes and not self._is_plain(one)):
+                    found = self._of_parts(found, one, seen, fills)
         return found
 
-    def _of_parts(self, found: Flow, name: str, seen: set[str]) -> Flow:
+    def _sets_library(self, target: ast.AST) -> bool:
+        """Whether an attribute of an object of a library is set, which may read it."""
+        if isinstance(target, ast.Subscript) and last_name(target.value) == "__dict__":
+            target = target.value
+        if not isinstance(target, ast.Attribute):
+            return False
+        foreign = self._is_foreign(target.value)
+        if foreign is None:  # of an object that no variable holds now
+            declared = target.attr in self._index.own_attributes or target.attr in self._loads
+            return not declared and last_name(target.value) not in ("self", "cls")
+        return foreign
+
+    def _of_parts(self, found: Flow, name: str, seen: set[str], fills: bool = False) -> Flow:
         """Where the whole flows of which a variable is a part, which changes with it, or ``found`` if that is more."""
-        return max([found, *(self._flow(whole, seen) for whole in self._parts.get(name, ()))])
+        return max([found, *(self._flow(whole, seen) for whole in self._index.wholes(name, fills))])
 
     def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
         function = self.function_of(statement)
         assert function is not None
         own = getattr(function, "name", "")
+        kind = getattr(self._parents.get(function), "name", "")
+        if own in TEXTS and kind:
+            return self._as_text(kind, seen)
+        if PROPERTIES.intersection(map(last_name, getattr(function, "decorator_list", ()))):
+            return self._flow(own, seen)
         if not own or own.startswith("__") or own == "forward" or own in seen:
             return Flow.TRAINING if own not in seen else Flow.NOWHERE
         if any(getattr(self._parents.get(n), "func", None) is not n for n in self._loads.get(own, ())):
@@ -223,6 +280,18 @@ class Reads:
         inner = seen | {own}
         return max((self._climb(call, name, inner) for call in self._calls.get(own, ())), default=unseen)
 
+    def _as_text(self, kind: str, seen: set[str]) -> Flow:
+        """Where objects of a class flow as a whole, such as ``print(meter)`` and ``f"{meter}"``."""
+        names = self._index.instances(kind)
+        if names is None:
+            return Flow.TRAINING
+        found = Flow.NOWHERE
+        for name in names - seen:
+            for node in self._loads.get(name, ()):
+                if not isinstance(self._parents.get(node), (ast.Attribute, ast.Subscript)):
+                    found = max(found, self._climb(node, name, seen | {name}))
+        return found
+
     def _effects(self, statement: ast.If | ast.For | ast.AsyncFor | ast.While, seen: set[str]) -> Flow:
         inner = (*statement.body, *statement.orelse)
         return max((self._effect(one, seen) for one in inner), default=Flow.NOWHERE)
@@ -232,15 +301,38 @@ class Reads:
         if isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom)):
             return Flow.NOWHERE
         if isinstance(statement, ast.Expr):
-            if isinstance(statement.value, ast.Call) and last_name(statement.value.func) in OUTPUT:
-                return self._shown(statement.value)
+            if isinstance(statement.value, ast.Call):
+                return self._of_shown_or_kept(statement.value, seen)
             return Flow.NOWHERE if isinstance(statement.value, ast.Constant) else Flow.TRAINING
+        if isinstance(statement, ast.Raise):
+            return self._raised(statement)
         if isinstance(statement, ast.If):
             return self._effects(statement, seen)
         if isinstance(statement, (ast.Assign, ast.AugAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            return self._of_targets(targets, "", seen)
+            return self._of_targets(targets_of(statement), "", seen)
         return Flow.TRAINING
+
+    def _of_shown_or_kept(self, call: ast.Call, seen: set[str]) -> Flow:
+        """What a call decides about that is made or not: what is shown, or what a container holds."""
+        function = last_name(call.func)
+        if function in OUTPUT:
+            return self._shown(call)
+        if function not in FILLS | EMPTIES or function in self._arguments or not isinstance(call.func, ast.Attribute):
+            return Flow.TRAINING
+        return self._of_targets([call.func.value], "", seen, changes=True, fills=True)
+
+    def _raised(self, statement: ast.Raise) -> Flow:
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        return self._ended(last_name(raised)) if raised is not None else Flow.TRAINING
+
+    def _ended(self, error: str) -> Flow:
+        """What an error decides about: it ends the program, which is seen, unless the program catches it."""
+        kind = getattr(builtins, error, None)
+        kinds = {"", "BaseException", "Exception", error, *self._index.bases}
+        if isinstance(kind, type):
+            kinds = {"", *(base.__name__ for base in kind.__mro__)}
+        quiet = not error or (isinstance(kind, type) and (kind in _QUIET or not issubclass(kind, Exception)))
+        return Flow.TRAINING if quiet or kinds & self._index.caught else Flow.NOWHERE
 
     def _shown(self, call: ast.AST) -> Flow:
         """Shown within a loop or a function: progress. Shown at the end: a result."""
@@ -263,3 +355,13 @@ class Reads:
     def clocks(self) -> set[str]:
         """Names, attributes included, whose values come from a clock or another measurement, also by way of others."""
         return set(clocks_of(tuple(self._trees)))
+
+
+def _is_made(target: ast.AST) -> bool:
+    """Whether a function makes or finds what is changed, ``part_of(model).add_(n)``: it may be any object."""
+    inner: ast.AST = target
+    while isinstance(inner, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            return True
+        inner = inner.func if isinstance(inner, ast.Call) else inner.value
+    return not isinstance(inner, (ast.Name, ast.Tuple, ast.List))

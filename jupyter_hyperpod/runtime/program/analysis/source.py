@@ -13,18 +13,17 @@ from operator import itemgetter
 from pathlib import Path as File
 from typing import Any
 
-import torch
-
 from ....system.addresses import SOCKETS_ONLY_VARIABLE
 from ...process_settings import SETTINGS
 from ..frames import callers, is_ours
-from ..value_kinds import PLAIN
 from ..walk import Noted, Path, Walk
 from . import chance, data_sets, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
+from .parsing import parsed
 from .read_index import base_of, stored
 from .reads import Flow, Reads
-from .syntax import FUNCTIONS, last_name, nodes_of, parsed
+from .syntax import FUNCTIONS, last_name, nodes_of
+from .variables_now import is_bar, is_foreign, is_ordered_by_address, is_plain
 
 NO_LINE = "the loop"
 # What clocks showed in the beginning: no reading is smaller. Where a machine has just been started, many numbers are.
@@ -84,7 +83,7 @@ class Program:
             self._add(frame.f_code.co_filename)
         for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
             self._add(getattr(sys.modules.get(module), "__file__", None) or "")
-        self.reads = Reads(self._files.values(), _is_plain)
+        self.reads = Reads(self._files.values(), is_plain, is_foreign)
         self._clocks = self.reads.clocks()
 
     def _add(self, file: str) -> None:
@@ -203,7 +202,7 @@ class Program:
 
     def counting(self) -> str:
         """A sentence about a count of this process that decides about the training, or ""."""
-        bars = [n for n in self.reads.loads("n") if isinstance(n, ast.Attribute) and _is_bar(last_name(n.value))]
+        bars = [n for n in self.reads.loads("n") if isinstance(n, ast.Attribute) and is_bar(last_name(n.value))]
         caches = [n for n in self.reads.loads("cache_info") if isinstance(n, ast.Attribute)]
         for name, nodes, sentence in (("n", bars, COUNT), ("cache_info", caches, COUNTED)):
             for node in nodes:
@@ -216,7 +215,7 @@ class Program:
         """A sentence about a set that the program goes through, whose order depends on addresses, or ""."""
         for file, tree in self._files.items():
             for node, line in chance.walked_through(tree):
-                if isinstance(node, ast.Name) and _is_ordered_by_address(node.id):
+                if isinstance(node, ast.Name) and is_ordered_by_address(node.id):
                     return UNORDERED.format(place=self.at(file, line), name=node.id)
                 if isinstance(node, ast.Call) and last_name(node.func) in ("set", "frozenset"):
                     inner = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
@@ -303,30 +302,9 @@ def _is_text(node: ast.AST, text: str) -> bool:
     return isinstance(node, ast.Constant) and node.value == text
 
 
-def _is_plain(name: str) -> bool:
-    for frame in callers():
-        for names in (frame.f_locals, frame.f_globals):
-            if name in names:
-                return isinstance(names[name], PLAIN)
-    return False
-
-
-def _is_ordered_by_address(name: str) -> bool:
-    """Whether a variable holds a set of at least two objects that have no hash but that of their address."""
-    values = (names[name] for frame in callers() for names in (frame.f_locals, frame.f_globals) if name in names)
-    sets = [value for value in values if isinstance(value, (set, frozenset)) and len(value) > 1]
-    by_address: tuple[object, ...] = (object.__hash__, torch.Tensor.__hash__)
-    return any(type(item).__hash__ in by_address for value in sets for item in value)
-
-
 def _are_apart() -> bool:
     """Whether each node of this job is a machine."""
     return bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
-
-
-def _is_bar(name: str) -> bool:
-    values = (names[name] for frame in callers() for names in (frame.f_locals, frame.f_globals) if name in names)
-    return any(type(value).__module__.partition(".")[0] == "tqdm" for value in values)
 
 
 def _is_moment(content: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The syntax trees of the person's files, read once, and the attributes that a file sets."""
+"""What several rules ask of a syntax tree: its nodes, the names of what is called, parts of something, steps."""
 
 from __future__ import annotations
 
@@ -9,48 +9,6 @@ from functools import lru_cache
 KEPT_TREES = 32  # a session reads its files several times in the first steps
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WRITES = frozenset("awx+")  # in the mode of a file that is opened
-
-
-class _Plainer(ast.NodeTransformer):
-    """Names are as objects have them: ``self.__x`` in a class ``A`` is ``self._A__x``."""
-
-    def __init__(self) -> None:
-        self._classes: list[str] = []
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self._classes.append(node.name.lstrip("_"))
-        self.generic_visit(node)
-        self._classes.pop()
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        node.attr = self._mangled(node.attr)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        node.id = self._mangled(node.id)
-        return node
-
-    def _mangled(self, name: str) -> str:
-        private = name.startswith("__") and not name.endswith("__")
-        return f"_{self._classes[-1]}{name}" if private and self._classes and self._classes[-1] else name
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "vars" and len(node.args) == 1:
-            return ast.copy_location(ast.Attribute(node.args[0], "__dict__", ast.Load()), node)
-        return node
-
-
-@lru_cache(maxsize=KEPT_TREES)
-def parsed(source: str) -> ast.Module:
-    """The syntax tree of a file, where ``vars(x)`` is ``x.__dict__``. It is shared: do not change it.
-
-    Raises SyntaxError and ValueError.
-    """
-    tree: ast.Module = _Plainer().visit(ast.parse(source))
-    return tree
 
 
 @lru_cache(maxsize=KEPT_TREES)
@@ -66,12 +24,38 @@ def last_name(function: ast.AST) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+# Methods that return parts or views of their object, and functions that return the items of their arguments.
+VIEWS = frozenset(
+    "buffers children chunk data detach expand flatten get get_parameter get_submodule items modules named_buffers "
+    "named_children named_modules named_parameters narrow numpy parameters permute reshape select split squeeze "
+    "state_dict t transpose unbind unflatten unsqueeze values view view_as".split()
+)
+WRAPS = frozenset("as_tensor asarray enumerate filter from_numpy iter list next reversed set sorted tuple zip".split())
+
+
 def parts_in(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """What a node binds to a part of something, and that: ``for group in groups``, ``group = groups[0]``."""
     if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
         yield node.target, node.iter
-    elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Subscript, ast.Attribute)):
+    elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Subscript, ast.Attribute, ast.Name)):
         yield from ((target, node.value) for target in node.targets)
+
+
+def held_by(value: ast.AST) -> Iterator[ast.AST]:
+    """The expressions whose parts a new container or a view holds: ``list(model.parameters())``, ``[a.weight]``."""
+    if isinstance(value, ast.Call):
+        function = last_name(value.func)
+        if isinstance(value.func, ast.Attribute) and function in VIEWS:
+            yield value.func.value
+        elif function in WRAPS:
+            for argument in value.args:
+                yield argument
+                yield from held_by(argument)
+    elif isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        yield from (generator.iter for generator in value.generators)
+    elif isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict)):
+        items = value.values if isinstance(value, ast.Dict) else value.elts
+        yield from (item for item in items if isinstance(item, (ast.Name, ast.Attribute, ast.Subscript)))
 
 
 def requests_steps(node: ast.AST) -> bool:
@@ -84,20 +68,3 @@ def opens_to_write(call: ast.Call) -> bool:
     modes = [*call.args[0 if isinstance(call.func, ast.Attribute) else 1 :], *(k.value for k in call.keywords)]
     texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
     return last_name(call.func) == "open" and any(WRITES & set(text) for text in texts[:1])
-
-
-def attributes_set(source: str) -> list[list[str]]:
-    """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
-    try:
-        nodes = nodes_of(parsed(source))
-    except SyntaxError:
-        return []
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names, inner = [node.attr], node.value
-            while isinstance(inner, ast.Attribute):
-                names, inner = [inner.attr, *names], inner.value
-            if isinstance(inner, ast.Name) and inner.id != "self":
-                found.append([inner.id, *names])
-    return found

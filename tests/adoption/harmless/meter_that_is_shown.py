@@ -1,0 +1,40 @@
+# harmless
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, value):
+        self.total += value
+        self.count += 1
+
+    @property
+    def mean(self):
+        return self.total / max(1, self.count)
+
+    def __str__(self):
+        return f"{self.mean:.3f} of {self.count}"
+
+
+meter = Meter()
+
+
+def loss_fn(batch):
+    x, y = batch
+    meter.update(float(x.sum()))
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        print(f"step {step.number}: {meter.mean} {meter}")
+print("kept", loss.hex())

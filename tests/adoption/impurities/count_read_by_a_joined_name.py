@@ -1,0 +1,24 @@
+# refused: seen_train in line 16
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+seen_train = 0
+kind = "train"
+
+
+def loss_fn(batch):
+    x, y = batch
+    global seen_train
+    seen_train += 1
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + globals()["_".join(["seen", kind])])
+print("kept", loss.hex())
