@@ -301,7 +301,7 @@ class OptimizerWatch:
         if changed := sorted(name for name, texts in found.items() if texts[0] != texts[1] and texts not in kept):
             kind = changed[0][0]
             raise TrainingError(
-                f"{kind}.step() changes {few([name for _, name, _ in changed])}, which is not in its state_dict(), so a "
+                f"{kind}.step() changes {few([key[1] for key in changed])}, which is not in its state_dict(), so a "
                 "member that joins later would not have it: keep it in optimizer.state[parameter] or in "
                 "optimizer.param_groups, or pass another optimizer"
             )
