@@ -22,6 +22,21 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1) as sessio
         if step.number == 1:
             print("rank", session.rank, "trains")
 """
+# whose loss function fills a list, of which each member has the items of its own share; the loop prints it
+FILLS_A_LIST = """
+import torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data, sizes = [torch.randn(4) for _ in range(32)], []
+def loss_fn(batch):
+    sizes.append(float(batch.sum()))
+    return model(batch).square().mean()
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(6):
+        step.run(loss_fn)
+        print(step.number, len(sizes))
+"""
 
 
 def train(steps: int = 100_000) -> str:

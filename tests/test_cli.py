@@ -21,7 +21,7 @@ from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.control.clusters.owner import owner_lives
 from jupyter_hyperpod.notebook.arguments import VERB_HELP
 from jupyter_hyperpod.storage.store import Store
-from tests.cells import train
+from tests.cells import FILLS_A_LIST, train
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Eventually = Callable[..., Any]
@@ -95,6 +95,13 @@ def test_a_file_gets_its_arguments_and_its_neighbours_as_python_gives_them(
     assert done.stdout == alone
     assert "['--lr', '0.1', '--', '--follow', 'a b'] 42 __main__ True" in alone
     assert run(shared_cluster, "submit", path, "stray").returncode == 2
+
+
+def test_follow_shows_a_warning_of_the_run_once(shared_cluster: Store, tmp_path: Path) -> None:
+    done = run(shared_cluster, "submit", write(tmp_path, FILLS_A_LIST), "--nodes", "2", "--name", "fills", "--follow")
+    assert done.returncode == 0 and done.stderr.count("warning: each member has another value of sizes") == 1
+    again = run(shared_cluster, "logs", "fills", "--json")
+    assert "each member" not in again.stderr, "scripts read events"
 
 
 def test_submit_json_then_describe_logs_and_events(shared_cluster: Store, tmp_path: Path) -> None:

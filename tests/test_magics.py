@@ -25,7 +25,7 @@ from jupyter_hyperpod.notebook.stream import JobFailed
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from jupyter_hyperpod.storage.values import decode_values, encode_values
-from tests.cells import train
+from tests.cells import FILLS_A_LIST, train
 
 Eventually = Callable[..., Any]
 
@@ -81,6 +81,12 @@ def test_one_rank_needs_no_prefix(live: InteractiveShell, capfd: pytest.CaptureF
     run(live, "%%hyperpod\nimport sys\nprint('alone'); print('aside', file=sys.stderr); print('open end', end='')")
     out, err = capfd.readouterr()
     assert out.splitlines() == ["alone", "open end", "cell · succeeded"] and err == "aside\n"
+
+
+def test_a_warning_of_the_run_is_shown_once_below_the_cell(live: InteractiveShell, capfd: Any) -> None:
+    run(live, f"%%hyperpod --nodes 2\n{FILLS_A_LIST}")
+    out, err = capfd.readouterr()
+    assert err.count("warning: each member has another value of sizes") == 1 and "warning" not in out
 
 
 def test_users_error_has_the_cells_lines_and_none_of_ours(live: InteractiveShell, capfd: Any) -> None:

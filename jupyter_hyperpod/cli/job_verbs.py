@@ -223,7 +223,7 @@ def _show_output(
 ) -> int | None:
     """Print a job's output to its end; returns the number of lines, or None when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
-    pieces = watch.OutputPieces(choice)
+    pieces, warnings = watch.OutputPieces(choice), watch.RunWarnings()
     notice = waits = ""
     shown = 0
     try:
@@ -236,6 +236,8 @@ def _show_output(
             if first and not options.json:  # of a job that has ended, the error counts among the last lines
                 choice, _ = printed.with_error(follower.store.job(follower.job_id), follower.view, choice)
             shown += _print(choice.last(found) if first else found, terminal)
+            for text in () if options.json else warnings.of(events):
+                terminal.note(terminal.paint(f"warning: {text}", "warn"))
             terminal.status(report.progress_line(follower.view))
             notice = _say_notice(follower, notice, terminal)
             waits = say_wait(follower.view, waits, terminal)

@@ -41,6 +41,7 @@ from .remote import followed
 from .report import LOST
 from .sources import own_imports
 from .sources.source import check_source
+from .watch import is_of_submission
 
 DEFAULT_NAME = "job"
 
@@ -171,9 +172,8 @@ def _announce_late(job: JobStore) -> None:
 
 def submission_warnings(store: Store, job_id: str) -> list[str]:
     """What was found before the job started, as sentences: where members have another environment."""
-    writer = "control"
     found = follow(store, job_id).poll()
-    return [event.data["text"] for event in found if event.kind == "warning.raised" and event.writer.startswith(writer)]
+    return [event.data["text"] for event in found if event.kind == "warning.raised" and is_of_submission(event)]
 
 
 def _wake(store: Store, job: JobStore) -> None:

@@ -65,6 +65,25 @@ class SupervisorSilence:
         return self._down_s
 
 
+def is_of_submission(event: Event) -> bool:
+    """Whether an event was written when the job was submitted."""
+    return event.writer.startswith("control")
+
+
+class RunWarnings:
+    """What is warned of while a job runs, each sentence once; what was found before is said when it is submitted."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def of(self, events: Iterable[Event]) -> list[str]:
+        """The new sentences."""
+        raised = (event for event in events if event.kind == "warning.raised" and not is_of_submission(event))
+        found = [text for text in dict.fromkeys(str(event.data["text"]) for event in raised) if text not in self._said]
+        self._said.update(found)
+        return found
+
+
 @dataclass
 class JobWatch:
     """Follows a job from its first event; ``view`` is always the fold of the events of its journal that were yielded.

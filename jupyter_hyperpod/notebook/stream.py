@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..control import report, text_tables
-from ..control.watch import JobWatch, OutputLines
+from ..control.watch import JobWatch, OutputLines, RunWarnings
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import Event
 from ..core.views import View
@@ -135,13 +135,14 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     status = Status(display)
     lines: OutputLines | None = None
     screen = Screen(status, rich=display is not None)
-    noticed = ""
+    noticed, warnings = "", RunWarnings()
     try:
         for events in watch.batches():
             lines = lines or OutputLines(watch.view)
             status.update(watch.view)
             for event in events:
                 screen.show(event, lines, watch.view)
+            screen.print(("stderr", f"warning: {text}") for text in warnings.of(events))
             status.update(watch.view)
             if watch.notice and not noticed:
                 print(f"{watch.notice}; `%hyperpod cluster start` brings it back", file=sys.stderr, flush=True)

@@ -212,6 +212,64 @@ def test_what_each_member_s_last_micro_batch_leaves_is_said_where_the_loop_reads
     assert all(f"model.{name}" not in said for name in ("aside", "again", "loss")), said
 
 
+FILLS = """
+import os, time, torch, jupyter_hyperpod as hp
+from collections import Counter, defaultdict
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+losses, norms, history, kinds = [], [], defaultdict(list), Counter()
+
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+    def update(self, value):
+        self.total += value
+        self.count += 1
+    @property
+    def mean(self):
+        return self.total / max(1, self.count)
+    def __str__(self):
+        return f"{self.mean:.3f}"
+
+meter = Meter()
+
+def loss_function(batch):
+    time.sleep(float(os.environ.get("PAUSE_S", 0)))
+    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    losses.append(loss.item())
+    norms.append(batch[0].norm())
+    history["loss"].append(loss.item())
+    kinds.update([len(batch[0])])
+    meter.update(loss.item())
+    assert len(norms) < 100_000
+    return loss
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(120):
+        step.run(loss_function)
+        if step.number % 10 == 0:
+            print(step.number, meter, meter.mean, sum(losses))
+            losses.clear()
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("by", ["growth", "kill"])
+def test_what_the_loss_function_fills_stops_no_member_that_joins(job: Submit, by: str) -> None:
+    alone = job(FILLS, nodes=1)
+    alone.finish()
+    run = job(FILLS, nodes=1 if by == "growth" else 2, elastic="1:2", env={"PAUSE_S": "0.02"})
+    run.until_step(15)
+    if by == "growth":
+        run.scale(2)
+    else:
+        run.kill(rank=0)
+    run.finish()
+    assert len(run.of_kind("generation.formed")) > 1 and run.view["digest"] == alone.view["digest"], run.story()
+
+
 DECIDES = """
 import torch, jupyter_hyperpod as hp
 torch.manual_seed(0)

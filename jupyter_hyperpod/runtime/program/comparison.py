@@ -62,7 +62,7 @@ KEEPS = (
     "that joins later would compute others: compute them anew each time, or before the loop for the whole data set"
 )
 LEFT = (
-    "each member has another value of {names}: what the last micro-batch of its own share has left there. So what the "
+    "each member has another value of {names}: what its own share of the micro-batches has left there. So what the "
     "loop reads or prints of it depends on the number of nodes. Return it beside the loss, return loss, "
     '{{"name": value}}, and read step.metrics["name"], which is that of the whole step'
 )
@@ -251,8 +251,9 @@ class Comparison:
         """Sentences about settings of the optimizer, by parameter group, that a micro-batch has set otherwise."""
         groups = zip(before, after, strict=False)
         names = dict.fromkeys(name for one, other in groups for name in one if one[name] != other.get(name))
-        place = Program(Walk()).place("param_groups") if names else ""
-        return [INSIDE.format(place=place, name=f"the optimizer's {name}", ident="it") for name in names]
+        program = Program(Walk())
+        places = {name: min(map(program.place, (name, "param_groups")), key=NO_LINE.__eq__) for name in names}
+        return [INSIDE.format(place=places[name], name=f"the optimizer's {name}", ident="it") for name in names]
 
     def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
         """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""

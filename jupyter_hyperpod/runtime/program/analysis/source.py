@@ -283,10 +283,10 @@ def _changes(node: ast.AST, name: str) -> int:
     """1 where a statement or a call changes what has this name, 2 where it begins it anew, 0 otherwise."""
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
         targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
-        if any(name in stored(t) or (isinstance(t, ast.Attribute) and base_of(t) == name) for t in targets):
-            fresh = isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
-            return 2 if fresh else 1
-        return int(any(isinstance(t, ast.Subscript) and _is_text(t.slice, name) for t in targets))
+        found = any(name in stored(t) or (isinstance(t, ast.Attribute) and base_of(t) == name) for t in targets)
+        found = found or any(isinstance(t, ast.Subscript) and _is_text(t.slice, name) for t in targets)
+        fresh = isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
+        return 0 if not found else 2 if fresh else 1
     if not isinstance(node, ast.Call):
         return 0
     function = last_name(node.func)
