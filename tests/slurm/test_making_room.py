@@ -28,9 +28,10 @@ def busy(bed: Testbed) -> Iterator[None]:
     held = [bed.start(CONTROLLER, command) for command in others.values()]
     bed.until(lambda: list(bed.states().values()).count("alloc") == 3, "three nodes are taken")
     yield
-    bed.run(CONTROLLER, "scancel", f"--name={','.join(others)}")
+    for name in others:  # scancel takes one name
+        bed.run(CONTROLLER, "scancel", f"--name={name}")
     for process in held:
-        process.wait(30)
+        process.wait(60)
 
 
 @pytest.mark.usefixtures("busy")

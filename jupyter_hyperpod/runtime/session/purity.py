@@ -91,7 +91,8 @@ def fit_buffers(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     for name in other:
         place, _, leaf = name.rpartition(".")
         if place in modules and leaf in (buffers := modules[place]._buffers):
-            there, device = state.get(name), next(model.parameters()).device
+            there = state.get(name)
+            device = next((p.device for p in model.parameters()), CPU)  # a loss function may have none
             buffers[leaf] = torch.empty_like(there, device=device) if isinstance(there, torch.Tensor) else None
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from .cell_analysis import LOOPS
 from .chance import Place
-from .reads import OUTPUT, Flow, Reads
+from .known_functions import OUTPUT
+from .reads import Flow, Reads
 from .syntax import FUNCTIONS, last_name, nodes_of, opens_to_write, requests_steps
 from .temporary_paths import MAKERS, Paths, meet
 

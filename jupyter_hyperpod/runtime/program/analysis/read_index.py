@@ -74,7 +74,8 @@ class Index:
             self.own_attributes.add(node.attr)
         elif isinstance(node, ast.ClassDef):
             self.bases[node.name] = [last_name(base) for base in node.bases]
-            declared = (t for s in node.body if isinstance(s, (ast.Assign, ast.AnnAssign)) for t in targets_of(s))
+            values = [one for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
+            declared = (target for one in values for target in targets_of(one))
             self.own_attributes.update(name for target in declared for name in stored(target))
         elif isinstance(node, ast.MatchClass):
             for attribute in node.kwd_attrs:

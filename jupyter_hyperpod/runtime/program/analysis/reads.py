@@ -21,39 +21,12 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 from .cell_analysis import MEASURES
+from .known_functions import EMPTIES, FILLS, NOT_READ, OPENS, OUTPUT, PROPERTIES, PURE, SESSION, STEP, TEXTS, VALUES
 from .namespaces import fits
 from .read_index import chain, clocks_of, index_of, is_inside, targets_of
 from .syntax import FUNCTIONS, last_name
 
-# Functions and methods that show or record their arguments.
-OUTPUT = frozenset(
-    "add_figure add_histogram add_hparams add_image add_scalar add_scalars add_text critical debug display dump error "
-    "exception flush info journal log log_metric log_metrics plot postfix pprint print savefig scatter secho "
-    "set_description set_description_str set_postfix set_postfix_str set_title show track warn warning write "
-    "writelines writerow writerows".split()
-)
-# Functions whose value depends on their arguments, and that do nothing else.
-PURE = frozenset(
-    "abs all any bool bytes complex dict divmod enumerate filter float format frozenset getattr hasattr hash hex id "
-    "int isinstance len list map max mean min pow range repr reversed round set sorted sqrt str sum tensor tuple type "
-    "zip".split()
-)
-
-# Those of them that return no part of an argument.
-VALUES = PURE - frozenset(
-    "dict enumerate filter frozenset getattr list map max min reversed set sorted tuple zip".split()
-)
-# Methods of containers, which keep their arguments and do not change them; the second ones take something away.
-FILLS = frozenset("add append appendleft extend extendleft insert put put_nowait".split())
-EMPTIES = frozenset("clear discard pop popitem popleft remove".split())
-TEXTS = ("__format__", "__repr__", "__str__")
-PROPERTIES = frozenset(("cached_property", "property"))
-
-# Functions that read no attribute of their arguments.
-NOT_READ = frozenset("callable delattr hasattr id isinstance issubclass len setattr type".split())
 _QUIET = (StopIteration, StopAsyncIteration)  # errors that end a loop
-SESSION = frozenset(("Session", "register", "run"))
-STEP = "step"  # a scheduler's
 
 
 class Flow(IntEnum):
@@ -68,7 +41,8 @@ class Reads:
     """The reads of some source files.
 
     ``is_plain(name)`` says whether a variable now holds a number or text, ``is_foreign(expression)`` whether that is an
-    object of a library now, None where it cannot tell.
+    object of a library now, None where it cannot tell, ``is_own_function(name)`` whether a call of what a variable now
+    holds runs code of the program, None where there is no such variable.
     """
 
     def __init__(
@@ -76,9 +50,10 @@ class Reads:
         trees: Iterable[ast.Module],
         is_plain: Callable[[str], bool] = lambda name: False,
         is_foreign: Callable[[ast.AST], bool | None] = lambda expression: False,
+        is_own_function: Callable[[str], bool | None] = lambda name: False,
     ) -> None:
         self._trees = list(trees)
-        self._is_plain, self._is_foreign = is_plain, is_foreign
+        self._is_plain, self._is_foreign, self._is_own_function = is_plain, is_foreign, is_own_function
         self._index = index = index_of(tuple(self._trees))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
         self._arguments, self._computed = index.arguments, index.computed
@@ -144,13 +119,17 @@ class Reads:
         while True:
             parent = self._parents.get(node)
             if parent is None or isinstance(parent, ast.Expr):
-                return Flow.NOWHERE
+                return self._decided(node)
             if isinstance(parent, ast.Call):
                 found = self._of_call(parent, node, name, seen)
                 if found is not None:
                     return found
             elif isinstance(parent, ast.stmt):
                 return self._of_statement(parent, node, name, seen)
+            elif isinstance(parent, (ast.Yield, ast.YieldFrom)):
+                return self._returned(parent, name, seen)
+            elif isinstance(parent, ast.Subscript) and node is parent.slice and not isinstance(parent.ctx, ast.Load):
+                return self._of_targets([parent], name, seen)  # it chooses what is changed
             elif isinstance(parent, ast.Lambda):
                 return Flow.TRAINING
             elif isinstance(parent, ast.comprehension):
@@ -164,10 +143,16 @@ class Reads:
                 return Flow.TRAINING
             node = parent
 
+    def _decided(self, node: ast.AST) -> Flow:
+        """What an expression decides about whose value is not taken: ``n > 3 and schedule.step()``."""
+        chooses = isinstance(node, (ast.BoolOp, ast.IfExp))
+        calls = [last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)] if chooses else []
+        return Flow.TRAINING if any(name not in OUTPUT | PURE for name in calls) else Flow.NOWHERE
+
     def _of_call(self, call: ast.Call, node: ast.AST, name: str, seen: set[str]) -> Flow | None:
         """Where a value flows that takes part in a call; None where the call's own value is what matters."""
         function = last_name(call.func)
-        alone = isinstance(self._parents.get(call), ast.Expr)
+        alone = self._is_statement(call)
         if node is call.func:
             given = [*call.args, *(k.value for k in call.keywords)]
             fills = function in OUTPUT | FILLS and function not in self._arguments
@@ -176,16 +161,47 @@ class Reads:
             return Flow.TRAINING
         if function in OUTPUT:
             return self._shown(call) if alone else Flow.TRAINING
-        if function in PURE:
+        if function in PURE and function not in self._arguments:
             return None
-        if alone and isinstance(call.func, ast.Attribute) and function not in self._arguments:
-            return self._of_targets([call.func.value], name, seen, changes=True, fills=function in FILLS)
-        if function in self._arguments and node in call.args:
-            place = call.args.index(node)
-            names = [names[place] for names in self._arguments[function] if place < len(names)]
+        changed = [keyword.value for keyword in call.keywords if keyword.arg == "out"]
+        in_place = alone or (function.endswith("_") and not function.endswith("__"))
+        if in_place and isinstance(call.func, ast.Attribute) and function not in self._arguments:
+            changed.append(call.func.value)
+        if changed:
+            found = self._of_targets(changed, name, seen, changes=True, fills=function in FILLS)
+            return found if found is Flow.TRAINING or alone else None
+        if (names := self._given_as(call, node, function)) is not None:
             found = max([self._flow(one, seen) for one in names if one != name] or [Flow.NOWHERE])
             return found if found is Flow.TRAINING or alone else None
-        return Flow.TRAINING if alone else None
+        return Flow.TRAINING if alone or self._may_act(call.func) else None
+
+    def _given_as(self, call: ast.Call, node: ast.AST, function: str) -> set[str] | None:
+        """The arguments of functions of the program that a value becomes in a call; None where there is no such one."""
+        if function in self._index.bases:
+            function = "__init__"
+        if function not in self._arguments:
+            return None
+        if isinstance(node, ast.keyword) and node.arg:
+            return {node.arg}
+        known = [set(names) for names in self._arguments[function]]
+        if isinstance(node, (ast.keyword, ast.Starred)):  # ``**options``
+            return set().union(*known)
+        place = call.args.index(node)  # type: ignore[arg-type]
+        return {names[place] for names in self._arguments[function] if place < len(names)}
+
+    def _is_statement(self, call: ast.AST) -> bool:
+        """Whether nobody takes the value of a call."""
+        parent = self._parents.get(call)
+        while isinstance(parent, (ast.Await, ast.BoolOp, ast.IfExp)):
+            parent = self._parents.get(parent)
+        return isinstance(parent, ast.Expr)
+
+    def _may_act(self, called: ast.AST) -> bool:
+        """Whether a variable is called that may hold a function or an object of the program, which may do anything."""
+        if not isinstance(called, ast.Name):
+            return isinstance(called, ast.Subscript)
+        known = called.id in self._index.imported or called.id in self._index.bases or hasattr(builtins, called.id)
+        return not known and self._is_own_function(called.id) is not False
 
     def _harmless(self, argument: ast.AST) -> bool:
         """Whether an argument cannot be changed by whom it is given to."""
@@ -218,6 +234,8 @@ class Reads:
         if isinstance(statement, ast.Return):
             return self._returned(statement, name, seen)
         if isinstance(statement, (ast.With, ast.AsyncWith)):
+            if any(self._is_given_to(item.context_expr, name) for item in statement.items if item is node):
+                return Flow.TRAINING
             targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
             return self._of_targets(targets, name, seen)
         if isinstance(statement, ast.Delete):
@@ -261,9 +279,11 @@ class Reads:
         """Where the whole flows of which a variable is a part, which changes with it, or ``found`` if that is more."""
         return max([found, *(self._flow(whole, seen) for whole in self._index.wholes(name, fills))])
 
-    def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
-        function = self.function_of(statement)
-        assert function is not None
+    def _returned(self, node: ast.AST, name: str, seen: set[str]) -> Flow:
+        """Where what a function returns or yields flows."""
+        function = self.function_of(node)
+        if function is None:  # of a lambda
+            return Flow.TRAINING
         own = getattr(function, "name", "")
         kind = getattr(self._parents.get(function), "name", "")
         if own in TEXTS and kind:
@@ -309,8 +329,16 @@ class Reads:
         if isinstance(statement, ast.If):
             return self._effects(statement, seen)
         if isinstance(statement, (ast.Assign, ast.AugAssign)):
-            return self._of_targets(targets_of(statement), "", seen)
+            return self._of_targets(targets_of(statement), "", seen, changes=isinstance(statement, ast.AugAssign))
         return Flow.TRAINING
+
+    def _is_given_to(self, context: ast.AST, name: str) -> bool:
+        """Whether a context of a library gets a value, ``with torch.set_grad_enabled(n > 3)``: it may do anything."""
+        function = last_name(context.func) if isinstance(context, ast.Call) else ""
+        if not isinstance(context, ast.Call) or function in OPENS or function in self._arguments:
+            return False
+        given = (*context.args, *context.keywords)
+        return any(name in (getattr(n, "id", ""), getattr(n, "attr", "")) for one in given for n in ast.walk(one))
 
     def _of_shown_or_kept(self, call: ast.Call, seen: set[str]) -> Flow:
         """What a call decides about that is made or not: what is shown, or what a container holds."""

@@ -23,7 +23,7 @@ from .parsing import parsed
 from .read_index import base_of, stored
 from .reads import Flow, Reads
 from .syntax import FUNCTIONS, last_name, nodes_of
-from .variables_now import is_bar, is_foreign, is_ordered_by_address, is_plain
+from .variables_now import is_bar, is_foreign, is_ordered_by_address, is_own_function, is_plain
 
 NO_LINE = "the loop"
 # What clocks showed in the beginning: no reading is smaller. Where a machine has just been started, many numbers are.
@@ -83,7 +83,7 @@ class Program:
             self._add(frame.f_code.co_filename)
         for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
             self._add(getattr(sys.modules.get(module), "__file__", None) or "")
-        self.reads = Reads(self._files.values(), is_plain, is_foreign)
+        self.reads = Reads(self._files.values(), is_plain, is_foreign, is_own_function)
         self._clocks = self.reads.clocks()
 
     def _add(self, file: str) -> None:

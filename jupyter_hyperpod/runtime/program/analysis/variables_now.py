@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from argparse import Namespace
 from collections.abc import Iterator
@@ -52,6 +53,21 @@ def is_foreign(expression: ast.AST) -> bool | None:
     if isinstance(value, (*PLAIN, list, tuple, set, dict, State, Namespace, types.SimpleNamespace)) or shows(value):
         return False
     return not is_own_class(value if isinstance(value, type) else type(value))
+
+
+def is_own_function(name: str) -> bool | None:
+    """Whether a call of what a variable holds runs code of the program, other than that of a function or a class under
+    its own name, whose arguments the source shows; None where there is no such variable.
+    """
+    value = next(_values(name), _UNKNOWN)
+    if value is _UNKNOWN:
+        return None
+    if isinstance(value, functools.partial):
+        return True
+    if isinstance(value, (types.FunctionType, types.MethodType)):
+        code = value.__code__
+        return value.__name__ != name and is_own_file(code.co_filename) and not is_ours(code.co_filename)
+    return not isinstance(value, type) and callable(value) and is_own_class(type(value))
 
 
 def _values(name: str) -> Iterator[Any]:

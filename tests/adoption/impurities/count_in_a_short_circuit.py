@@ -1,0 +1,24 @@
+# refused: seen in line 16
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+seen = 0
+
+
+def loss_fn(batch):
+    x, y = batch
+    global seen
+    seen += 1
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        seen > 7 and schedule.step()
+print("kept", loss.hex())
