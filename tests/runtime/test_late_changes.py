@@ -270,6 +270,67 @@ def test_what_the_loss_function_fills_stops_no_member_that_joins(job: Submit, by
     assert len(run.of_kind("generation.formed")) > 1 and run.view["digest"] == alone.view["digest"], run.story()
 
 
+ONCE = """
+import functools, os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1), i % 7 + 1) for i in range(64)]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+start, rate, table, kept = None, None, None, {}
+
+class Anchor:
+    weight = None
+    def __call__(self):
+        if self.weight is None:
+            self.weight = model.weight.detach().clone()
+        return (model.weight - self.weight).square().sum()
+    @functools.cached_property
+    def bias(self):
+        return model.bias.detach().clone()
+
+anchor = Anchor()
+
+def positions(length):  # grows with what a member has seen, and gives the same
+    global table
+    if table is None or len(table) < length:
+        table = torch.arange(length).float()
+    return table[:length].mean()
+
+def loss_function(batch):
+    global start, rate
+    time.sleep(float(os.environ.get("PAUSE_S", 0)))
+    if start is None:
+        start = [one.detach().clone() for one in model.parameters()]
+        rate = optimizer.param_groups[0]["lr"]
+    if not kept:
+        kept.update({name: one.detach().clone() for name, one in model.named_parameters()})
+    apart = sum((one - first).square().sum() for one, first in zip(model.parameters(), start))
+    apart = apart + sum((one - kept[name]).square().sum() for name, one in model.named_parameters())
+    apart = apart + anchor() + (model.bias - anchor.bias).square().sum()
+    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1] + 0.01 * positions(int(batch[2].max())))
+    return loss + rate * apart
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(80):
+        step.run(loss_function)
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("by", ["growth", "kill"])
+def test_what_the_loss_function_sets_at_its_first_call_reaches_members_that_join_later(job: Submit, by: str) -> None:
+    alone = job(ONCE, nodes=1)
+    alone.finish()
+    run = job(ONCE, nodes=1 if by == "growth" else 2, elastic="1:2", env={"PAUSE_S": "0.02"})
+    run.until_step(15)
+    if by == "growth":
+        run.scale(2)
+    else:
+        run.kill(rank=0)
+    run.finish()
+    assert len(run.of_kind("generation.formed")) > 1 and run.view["digest"] == alone.view["digest"], run.story()
+
+
 DECIDES = """
 import torch, jupyter_hyperpod as hp
 torch.manual_seed(0)

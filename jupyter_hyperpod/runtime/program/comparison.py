@@ -12,7 +12,7 @@ import queue
 import re
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -163,6 +163,7 @@ class Comparison:
         inside = {path: noted for path, noted in self._before.changed(now).items() if path not in self._stepped}
         for path, noted in inside.items():
             self.late.fills(path, self._before.found.get(path), noted, self._is_settings(path))
+        self.late.stepped(self._before, inside)
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
         self._look_at_containers(inside, now)
@@ -182,6 +183,15 @@ class Comparison:
         """What the loss function fills from step to step, and the training depends on; after a look at everything."""
         found = self.late.left(self.late.look(), kept=True)
         return {name: shown for name, shown in found.items() if name in self.late.deciding}
+
+    def once(self) -> dict[str, str]:
+        """As `LateChanges.once`."""
+        return self.late.once(self._before) if self._active and self._before is not None else {}
+
+    def carry_once(self, paths: Collection[str]) -> None:
+        """As `LateChanges.carry_once`."""
+        if self._before is not None:
+            self.late.carry_once(paths, self._before)
 
     def warn_of_left(self, names: list[str]) -> None:
         """Members differ in this."""

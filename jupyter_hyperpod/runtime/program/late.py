@@ -25,7 +25,7 @@ from .heap import Heap
 from .origins import Origins
 from .reached import digest
 from .value_kinds import has_attributes
-from .walk import REGISTERED, Noted, Path, Visit, Walk, path_of
+from .walk import REGISTERED, Noted, Path, Visit, Walk, is_set, leads_to, path_of
 
 LACKS = (
     "this process goes on after step {step}, which another one has computed, and does not have what the program had "
@@ -58,6 +58,7 @@ class LateChanges:
         self._set: set[Path] = set()  # those values of it that may be others in each step
         self._lists: set[Path] = set()  # those lists and dictionaries of it
         self.deciding: set[str] = set()  # those of `left` on which the loop lets the training depend
+        self._once: set[Path] | None = None  # what the loss function has set in the first step, and not again
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._has_begun = False
 
@@ -78,6 +79,30 @@ class LateChanges:
             self._set.add(path)
         elif after.kind == "shape" and not settings and not after.at:
             self._lists.add(path)
+
+    def stepped(self, before: Walk, changed: Mapping[Path, Noted]) -> None:
+        """A step has ended, in which the loss function has changed this."""
+        if self._once is None:
+            found = ((path, noted, before.found.get(path)) for path, noted in changed.items())
+            self._once = {path for path, noted, first in found if is_set(path, noted, first)}
+        else:
+            self._once = {path for path in self._once if not any(leads_to(path, other) for other in changed)}
+
+    def once(self, now: Walk) -> dict[str, str]:
+        """What the loss function has set in the first step and not again, such as ``if start is None: start = …``, and
+        the training depends on: its paths, and digests.
+        """
+        here = (self._once or set()) & now.found.keys()
+        program = Program(now) if here else None
+        found = [p for p in here if program is not None and program.flow(p, now.found[p]) is Flow.TRAINING]
+        within = {p: sorted((repr(q), _digest(n)) for q, n in now.found.items() if leads_to(p, q)) for p in found}
+        return {repr(path): readings.digest(tuple(parts), "value") for path, parts in within.items()}
+
+    def carry_once(self, paths: Collection[str], now: Walk) -> None:
+        """Carry those of `once` that all members have alike; of the others, newcomers are compared."""
+        for path in map(path_of, paths):
+            if path in now.found:
+                self.carry_path(path, now)
 
     def may_miss(self, is_set: bool) -> list[str]:
         """Names of what a newcomer of an interrupted step may have otherwise, though no comparison shows that.

@@ -156,6 +156,8 @@ class Reproducible:
         self._look = self._look or 0 in since
         if step > max(COMPARED_STEPS, self._runs):
             return
+        if step == COMPARED_STEPS and self._runs == 1:
+            self._carry_once(plan)
         if step < self._runs:  # each run of the first step has a loss function of its own
             self._execute_again(plan, step, compute, (loss_function, self._comparison.data))
         elif plan.world_size == 1:
@@ -264,6 +266,12 @@ class Reproducible:
         if names and plan.rank == 0 and not self._has_warned:
             self._has_warned = True
             self._comparison.warn_of_left(names)
+
+    def _carry_once(self, plan: RecoveryPlan) -> None:
+        """Carry what the loss function has set in the first step alone, where all members have the same."""
+        tables = self._gather(plan, self._comparison.once())
+        differing = _differing(tables)
+        self._comparison.carry_once([path for path in tables[plan.rank] if path not in differing])
 
     def _compare_late(self, plan: RecoveryPlan, step: int) -> None:
         """Compare what the training depends on by what the oldest member knows: a newcomer has seen other steps.

@@ -92,3 +92,17 @@ class Visit:
     key: Any
     name: str
     inside: int = 0
+
+
+def leads_to(path: Path, other: Path) -> bool:
+    """Whether what is at a path is the other one, or holds it."""
+    return other[: len(path)] == path
+
+
+def is_set(path: Path, noted: Noted, first: Noted | None) -> bool:
+    """Whether a variable or an attribute of the program's own has got a value, in place of none or of a plain one, or
+    an empty container its content.
+    """
+    empty = first is not None and first.kind == "shape" and isinstance(first.content, tuple) and first.content[1] == 0
+    new = first is None or empty or (first.kind == "value" and not first.whole)
+    return new and noted.kind in ("value", "shape") and not noted.at and path[-1][0] != "item"
