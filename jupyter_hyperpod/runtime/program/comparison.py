@@ -222,7 +222,8 @@ class Comparison:
 
     def matters(self, name: str) -> bool:
         """Whether what a variable holds flows into the training or into what is printed at the end."""
-        return Program(Walk()).reads.flow(name) is not Flow.NOWHERE
+        reads = Program(Walk()).reads
+        return reads.flow(reads.named(name)) is not Flow.NOWHERE
 
     def named(self, name: str) -> str:
         """A name of `reached` with the line that changes it, if one does."""

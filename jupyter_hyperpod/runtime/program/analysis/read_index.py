@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
 from .namespaces import computed_name, names_in_text, words_of
+from .scopes import base
 from .syntax import FUNCTIONS, KEPT_TREES, held_by, last_name, nodes_of, parts_in
 
 _OBJECT = ("self", "cls")
@@ -21,6 +22,10 @@ class Index:
         self.loads: dict[str, list[ast.AST]] = {}
         self.calls: dict[str, list[ast.Call]] = {}
         self.arguments: dict[str, list[list[str]]] = {}
+        self.keywords: dict[str, set[str]] = {}  # by function, all its arguments
+        self.anything: set[str] = set()  # arguments of functions that code of a library calls, or a variable
+        self.by_text: dict[str, list[ast.AST]] = {}  # reads by a text, which says no scope
+        self.written: dict[str, set[str]] = {}  # by the name as it is written, the names of all scopes
         self.computed: list[tuple[ast.AST, tuple[str, str | None]]] = []  # reads by a name that begins and ends so
         self.parts: dict[str, set[str]] = {}  # by variable that is bound to a part, the names of the whole
         self.holds: dict[str, set[str]] = {}  # by variable of a container or a view, the names of whose parts it holds
@@ -36,6 +41,24 @@ class Index:
         self.computed = [(node, ends) for node, ends in self.computed if self._is_repeated_value(node)]
         texts = (node for tree in trees for node in nodes_of(tree)) if self.computed else ()
         self.words = set[str]().union(*map(words_of, texts))
+        for name in (*self.loads, *self.parts):
+            self.written.setdefault(base(name), set()).add(name)
+        self._link_arguments()
+
+    def _link_arguments(self) -> None:
+        """An argument of a function may be what a call gives it, or what a variable of its name holds elsewhere."""
+        for function, names in self.keywords.items():
+            calls = self.calls.get(function, [])
+            places = {name: place for several in self.arguments[function] for place, name in enumerate(several)}
+            for name in names:
+                place = places.get(name)
+                given: list[ast.AST] = [k.value for c in calls for k in c.keywords if k.arg in (base(name), None)]
+                given += [one for c in calls for at, one in enumerate(c.args) if place is None or at == place]
+                whole = set[str]().union(*map(_mentioned, given)) | {base(name)}
+                self.parts.setdefault(name, set()).update(whole - {name, *_OBJECT})
+            uses = self.loads.get(function, ())
+            if not calls or any(getattr(self.parents.get(node), "func", None) is not node for node in uses):
+                self.anything |= names
 
     def _is_repeated_value(self, node: ast.AST) -> bool:
         """In a loop or a function, and not only called: that finds a function or a class by its name."""
@@ -83,8 +106,10 @@ class Index:
         elif isinstance(node, FUNCTIONS):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
             self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
+            more = (*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+            self.keywords.setdefault(node.name, set()).update(names, (a.arg for a in more))
         for name in names_in_text(node):
-            self.loads.setdefault(name, []).append(node)
+            self.by_text.setdefault(name, []).append(node)
 
     def wholes(self, name: str, fills: bool = False) -> set[str]:
         """The names of all of which a variable is or holds a part; of which it is one where the change only ``fills``

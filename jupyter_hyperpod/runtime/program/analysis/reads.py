@@ -10,7 +10,8 @@ The rule, for a variable, an attribute or an argument of this name in any of the
 - what is set of an object of a library flows into the training;
 - everything else flows into the training.
 
-Names are not told apart by scope: a second variable of the same name may make the answer stricter, never laxer.
+Variables of functions are told apart (`scopes`), attributes are not: a second one of the same name may make the answer
+stricter, never laxer.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from enum import IntEnum
 from .cell_analysis import MEASURES
 from .known_functions import EMPTIES, FILLS, NOT_READ, OPENS, OUTPUT, PROPERTIES, PURE, SESSION, STEP, TEXTS, VALUES
 from .namespaces import fits
-from .read_index import chain, clocks_of, index_of, is_inside, targets_of
-from .syntax import FUNCTIONS, last_name
+from .read_index import chain, index_of, is_inside, targets_of
+from .scopes import base, is_visible, scoped
+from .syntax import FUNCTIONS, is_made, last_name
 
 _QUIET = (StopIteration, StopAsyncIteration)  # errors that end a loop
 
@@ -52,17 +54,26 @@ class Reads:
         is_foreign: Callable[[ast.AST], bool | None] = lambda expression: False,
         is_own_function: Callable[[str], bool | None] = lambda name: False,
     ) -> None:
-        self._trees = list(trees)
         self._is_plain, self._is_foreign, self._is_own_function = is_plain, is_foreign, is_own_function
-        self._index = index = index_of(tuple(self._trees))
+        self._index = index = index_of(tuple(map(scoped, trees)))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
         self._arguments, self._computed = index.arguments, index.computed
         self._words = index.words
         self._known = {"param_groups": Flow.TRAINING}
 
+    def named(self, name: str, qualname: str | None = None) -> set[str]:
+        """What variables and attributes of this name are called in the scopes: in all of them, or in the function that
+        is called ``qualname``.
+        """
+        found = self._index.written.get(name, set()) | {name}
+        near = {one for one in found if qualname is not None and is_visible(one, qualname)}
+        return near or found
+
     def loads(self, name: str) -> list[ast.AST]:
-        """Where a name or an attribute of this name is read, or may be by a computed text."""
-        return [*self._loads.get(name, ()), *(node for node, ends in self._computed if self._may_be(name, *ends))]
+        """Where a name of one scope, or an attribute of this name, is read, or may be by a text."""
+        written = base(name)
+        by_text = [node for node, ends in self._computed if self._may_be(written, *ends)]
+        return [*self._loads.get(name, ()), *self._index.by_text.get(written, ()), *by_text]
 
     def _may_be(self, name: str, begins: str, ends: str | None) -> bool:
         if ends is None:
@@ -74,9 +85,9 @@ class Reads:
         """Where the value of one expression flows, which reads ``name``."""
         return self._climb(node, name, {name})
 
-    def flow(self, name: str) -> Flow:
-        """Where what this name holds flows."""
-        return self._flow(name, set())
+    def flow(self, names: Iterable[str]) -> Flow:
+        """Where what one of these names of scopes holds flows."""
+        return max((self._flow(name, set()) for name in names), default=Flow.NOWHERE)
 
     def flow_of_attributes(self, name: str, asking: frozenset[str], seen: frozenset[str] = frozenset()) -> Flow:
         """Where all attributes flow of an object of this name that is compared, shown or given away as a whole.
@@ -167,6 +178,8 @@ class Reads:
         in_place = alone or (function.endswith("_") and not function.endswith("__"))
         if in_place and isinstance(call.func, ast.Attribute) and function not in self._arguments:
             changed.append(call.func.value)
+            if function.endswith("_") and self._index.anything.intersection(chain(call.func.value)):
+                return Flow.TRAINING
         if changed:
             found = self._of_targets(changed, name, seen, changes=True, fills=function in FILLS)
             return found if found is Flow.TRAINING or alone else None
@@ -182,7 +195,7 @@ class Reads:
         if function not in self._arguments:
             return None
         if isinstance(node, ast.keyword) and node.arg:
-            return {node.arg}
+            return {name for name in self._index.keywords[function] if base(name) == node.arg} or {node.arg}
         known = [set(names) for names in self._arguments[function]]
         if isinstance(node, (ast.keyword, ast.Starred)):  # ``**options``
             return set().union(*known)
@@ -201,7 +214,7 @@ class Reads:
         if not isinstance(called, ast.Name):
             return isinstance(called, ast.Subscript)
         known = called.id in self._index.imported or called.id in self._index.bases or hasattr(builtins, called.id)
-        return not known and self._is_own_function(called.id) is not False
+        return not known and self._is_own_function(base(called.id)) is not False
 
     def _harmless(self, argument: ast.AST) -> bool:
         """Whether an argument cannot be changed by whom it is given to."""
@@ -216,7 +229,9 @@ class Reads:
         calls = {last_name(n.func) for n in ast.walk(argument) if isinstance(n, ast.Call)}
         if calls and calls <= MEASURES:  # a duration
             return True
-        return all(map(self._is_plain, names)) or bool(attributes & {"number", "index", "item", "tolist", "detach"})
+        return all(map(self._is_plain, map(base, names))) or bool(
+            attributes & {"number", "index", "item", "tolist", "detach"}
+        )
 
     def _of_statement(self, statement: ast.stmt, node: ast.AST, name: str, seen: set[str]) -> Flow:
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -254,12 +269,14 @@ class Reads:
         """
         found = Flow.NOWHERE
         for target in targets:
-            if _is_made(target) or (not changes and self._sets_library(target)):
+            if is_made(target) or (not changes and self._sets_library(target)):
+                return Flow.TRAINING
+            if changes and isinstance(target, ast.Name) and target.id in self._index.anything and not fills:
                 return Flow.TRAINING
             for one in chain(target):
                 if one != name:
                     found = max(found, self._flow(one, seen))
-                if not isinstance(target, ast.Name) or (changes and not self._is_plain(one)):
+                if not isinstance(target, ast.Name) or (changes and not self._is_plain(base(one))):
                     found = self._of_parts(found, one, seen, fills)
         return found
 
@@ -379,17 +396,3 @@ class Reads:
         while parent is not None and not isinstance(parent, FUNCTIONS):
             parent = self._parents.get(parent)
         return parent
-
-    def clocks(self) -> set[str]:
-        """Names, attributes included, whose values come from a clock or another measurement, also by way of others."""
-        return set(clocks_of(tuple(self._trees)))
-
-
-def _is_made(target: ast.AST) -> bool:
-    """Whether a function makes or finds what is changed, ``part_of(model).add_(n)``: it may be any object."""
-    inner: ast.AST = target
-    while isinstance(inner, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
-            return True
-        inner = inner.func if isinstance(inner, ast.Call) else inner.value
-    return not isinstance(inner, (ast.Name, ast.Tuple, ast.List))

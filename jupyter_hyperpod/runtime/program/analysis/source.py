@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,8 +21,9 @@ from ..walk import Noted, Path, Walk
 from . import chance, data_sets, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .parsing import parsed
-from .read_index import base_of, stored
+from .read_index import base_of, clocks_of, stored
 from .reads import Flow, Reads
+from .scopes import AT, base, scoped
 from .syntax import FUNCTIONS, last_name, nodes_of
 from .variables_now import is_bar, is_foreign, is_ordered_by_address, is_own_function, is_plain
 
@@ -84,7 +86,7 @@ class Program:
         for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
             self._add(getattr(sys.modules.get(module), "__file__", None) or "")
         self.reads = Reads(self._files.values(), is_plain, is_foreign, is_own_function)
-        self._clocks = self.reads.clocks()
+        self._clocks = clocks_of(tuple(self._files.values()))
 
     def _add(self, file: str) -> None:
         if not file or file in self._files or is_ours(file):
@@ -104,12 +106,20 @@ class Program:
             return Flow.TRAINING
         if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
             return Flow.TRAINING
-        found = self.reads.flow(noted.name)
+        found = self.reads.flow(self._named(path, noted.name))
         if found is Flow.NOWHERE and path[-1][0] == "attr" and not noted.at:
             names = self._holders(path, noted)
             asking = data_sets.ASKING if data_sets.alone_have(tuple(self._files.values()), noted.name) else frozenset()
-            found = max((self.reads.flow_of_attributes(name, asking) for name in sorted(names)), default=found)
+            called = sorted(one for name in names for one in self.reads.named(name))
+            found = max((self.reads.flow_of_attributes(name, asking) for name in called), default=found)
         return found
+
+    def _named(self, path: Path, name: str) -> set[str]:
+        """What the variable or the attribute that has this name on a path is called in its scope."""
+        kind, place = path[0]
+        if kind in ("global", "frame") and place[1] == name and all(step[0] == "item" for step in path[1:]):
+            return self.reads.named(name, place[0]) if kind == "frame" else {name}
+        return {name} if path[-1][0] == "attr" and path[-1][1] == name else self.reads.named(name)
 
     def _holders(self, path: Path, noted: Noted) -> set[str]:
         """The names of the object that has this attribute."""
@@ -143,16 +153,16 @@ class Program:
     def read_by_loop(self, path: Path, noted: Noted) -> tuple[str, Flow]:
         """The line, in words, where code reads this that calls the steps, not what the steps call, and where the value
         flows from there; "" for none."""
-        nodes = self.reads.loads(noted.name)
+        nodes = [node for name in self._named(path, noted.name) for node in self.reads.loads(name)]
         if path[-1][0] == "attr":
             holders = self._holders(path, noted)
-            loads = {id(n) for n in nodes if isinstance(n, ast.Attribute) and base_of(n) in holders}
+            loads = {id(n) for n in nodes if isinstance(n, ast.Attribute) and base(base_of(n)) in holders}
         else:
             loads = {id(n) for n in nodes if isinstance(n, ast.Name)}
         found = [
-            (self.reads.flow_of(node, noted.name), self.at(file, getattr(node, "lineno", 0)))
+            (self.reads.flow_of(node, getattr(node, "id", noted.name)), self.at(file, getattr(node, "lineno", 0)))
             for file, tree in self._files.items()
-            for node in (nodes_of(tree) if loads else ())
+            for node in (nodes_of(scoped(tree)) if loads else ())
             if id(node) in loads and self._is_called_from(node, file)
         ]
         flow, place = max(found, key=itemgetter(0), default=(Flow.NOWHERE, ""))
@@ -169,16 +179,16 @@ class Program:
     @cached_property
     def refused(self) -> str:
         """A sentence about what a member that joins later could not repeat, by the source alone; "" for nothing."""
-        rules: tuple[tuple[Callable[[ast.AST], Iterator[chance.Place]], str], ...] = (
+        rules: tuple[tuple[Callable[[ast.Module], Iterator[chance.Place]], str], ...] = (
             (lambda tree: chance.seeded_by_chance(tree, self._clocks), CHANCE),
             (chance.hooks_added, HOOK),
             (chance.files_read_back, FILE),
             (chance.switched, SWITCH),
-            (lambda tree: private_files.read_back(tree, self.reads, _are_apart()), PRIVATE),
+            (lambda tree: private_files.read_back(scoped(tree), self.reads, _are_apart()), PRIVATE),
         )
         for rule, sentence in rules:
             for name, file, line in self._all(rule):
-                return sentence.format(place=self.at(file, line), name=name)
+                return sentence.format(place=self.at(file, line), name=base(name))
         return ""
 
     @cached_property
@@ -202,13 +212,13 @@ class Program:
 
     def counting(self) -> str:
         """A sentence about a count of this process that decides about the training, or ""."""
-        bars = [n for n in self.reads.loads("n") if isinstance(n, ast.Attribute) and is_bar(last_name(n.value))]
+        bars = [n for n in self.reads.loads("n") if isinstance(n, ast.Attribute) and is_bar(base(last_name(n.value)))]
         caches = [n for n in self.reads.loads("cache_info") if isinstance(n, ast.Attribute)]
         for name, nodes, sentence in (("n", bars, COUNT), ("cache_info", caches, COUNTED)):
             for node in nodes:
                 if self.reads.flow_of(node, name) is Flow.TRAINING:
-                    file = next(f for f, tree in self._files.items() if any(n is node for n in nodes_of(tree)))
-                    return sentence.format(place=self.at(file, node.lineno), name=ast.unparse(node))
+                    file = next(f for f, tree in self._files.items() if any(n is node for n in nodes_of(scoped(tree))))
+                    return sentence.format(place=self.at(file, node.lineno), name=_written(node))
         return ""
 
     def unordered(self) -> str:
@@ -243,7 +253,7 @@ class Program:
                 return self.at(file, line)
         return ""
 
-    def _all(self, rule: Callable[[ast.AST], Iterator[chance.Place]]) -> Iterator[tuple[str, str, int]]:
+    def _all(self, rule: Callable[[ast.Module], Iterator[chance.Place]]) -> Iterator[tuple[str, str, int]]:
         for file, tree in self._files.items():
             yield from ((name, file, line) for name, line in rule(tree))
 
@@ -296,6 +306,11 @@ def _changes(node: ast.AST, name: str) -> int:
         return 1
     method = isinstance(node.func, ast.Attribute) and base_of(node.func) == name
     return int(method and function not in READERS)
+
+
+def _written(node: ast.AST) -> str:
+    """An expression as it is written."""
+    return re.sub(rf"{AT}[\w.<>:]+", "", ast.unparse(node))
 
 
 def _is_text(node: ast.AST, text: str) -> bool:

@@ -68,3 +68,13 @@ def opens_to_write(call: ast.Call) -> bool:
     modes = [*call.args[0 if isinstance(call.func, ast.Attribute) else 1 :], *(k.value for k in call.keywords)]
     texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
     return last_name(call.func) == "open" and any(WRITES & set(text) for text in texts[:1])
+
+
+def is_made(target: ast.AST) -> bool:
+    """Whether a function makes or finds what is changed, ``part_of(model).add_(n)``: it may be any object."""
+    inner: ast.AST = target
+    while isinstance(inner, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            return True
+        inner = inner.func if isinstance(inner, ast.Call) else inner.value
+    return not isinstance(inner, (ast.Name, ast.Tuple, ast.List))

@@ -15,6 +15,7 @@ from ..frames import callers, is_ours
 from ..own_files import is_own_class, is_own_file
 from ..readings import SHOWS, shows
 from ..value_kinds import PLAIN, State
+from .scopes import base
 from .syntax import last_name
 
 _UNKNOWN = object()
@@ -80,7 +81,7 @@ def _values(name: str) -> Iterator[Any]:
 def _object(expression: ast.AST) -> Any:
     """The object to which ``a.b[0].c`` leads, without a call of the program's code."""
     if isinstance(expression, ast.Name):
-        return next(_values(expression.id), _UNKNOWN)
+        return next(_values(base(expression.id)), _UNKNOWN)
     if isinstance(expression, ast.Attribute):
         return _attribute(_object(expression.value), last_name(expression))
     if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
