@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from argparse import Namespace
-from collections import defaultdict, deque
+from collections import defaultdict, deque, namedtuple
 from collections.abc import Hashable, Iterator
 from queue import Queue
 from types import FrameType
@@ -41,6 +41,7 @@ _PACKAGE = __name__.partition(".")[0]
 _MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
 _OPTIMIZER = {"state", "param_groups", "defaults", "step"}
 _TORCH = ("torch.utils.data.", "torch.distributions.", "torch.quasirandom")  # of torch, whose objects are walked
+_DESCRIPTORS = (types.MemberDescriptorType, type(vars(namedtuple("_Any", "a"))["a"]))  # how slots and fields are read
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods that are not written in Python
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _OWN = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # of the session, with something to look at
@@ -363,7 +364,7 @@ def _of_class(one: Visit) -> Iterator[Visit]:
             if (
                 follows
                 or isinstance(inner, (*PLAIN, *CONTAINERS))
-                or (own and not callable(inner) and not isinstance(inner, types.MemberDescriptorType))
+                or (own and not callable(inner) and not isinstance(inner, _DESCRIPTORS))
             ):
                 yield _step(one, inner, "attr", name, name)
 

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from enum import EnumMeta
@@ -54,10 +55,11 @@ NAMESPACES: dict[str, Any] = {f"{k.__module__}.{k.__qualname__}": k for k in (St
 class Unfit(Exception):
     """A value cannot travel. ``path`` leads to it, beginning with "." or "["; ``kind`` is its type's name."""
 
-    def __init__(self, path: str, value: Any) -> None:
+    def __init__(self, path: str, value: Any, kind: str = "") -> None:
+        """``kind``: where there is a copy instead of a value, the class of what it is of."""
         super().__init__(path)
         self.path = path
-        self.kind = type(value).__name__
+        self.kind = kind.rpartition(".")[2] or type(value).__name__
         self.is_iterator = hasattr(value, "__next__") and not isinstance(value, io.IOBase)
         packages = set(type(value).__module__.split("."))
         self.is_harmless = bool(packages & HARMLESS) or isinstance(value, io.IOBase)
@@ -152,7 +154,7 @@ def size(value: Any, depth: int = DEEP) -> int:
         return value.nelement()
     if isinstance(value, dict):
         value = list(value.values())
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         found = 0 if len(value) <= LONG and depth else SMALL + 1
         for item in value:
             if found > SMALL:

@@ -22,7 +22,7 @@ from ..comm.state_codec import is_array
 from ..program.copies.pandas_state import is_table, new_table, set_table, table_state
 from ..program.own_files import is_own_class
 from .purity import fit_buffers
-from .turns import AnyOptimizer, ones
+from .turns import AnyOptimizer, is_scheduler, load_scheduler, ones, state_of_scheduler
 
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
@@ -93,7 +93,7 @@ def access(value: Any) -> Access | None:
     if isinstance(value, torch.optim.Optimizer):
         return _optimizer_state, _set_optimizer
     if has_state(value) and not _inherits_state(value):
-        return (lambda v: v.state_dict()), _load_state
+        return state_of_scheduler if is_scheduler(value) else (lambda v: v.state_dict()), _load_state
     if isinstance(value, torch.Generator):
         return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
     if isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed:
@@ -166,7 +166,7 @@ def set_memory_file(file: Any, state: dict[str, Any]) -> None:
 def _load_state(value: Any, state: Any) -> None:
     if isinstance(value, torch.nn.Module) and isinstance(state, dict):
         fit_buffers(value, state)  # such as the weights of a loss, which may be set late
-    value.load_state_dict(state)
+    load_scheduler(value, state) if is_scheduler(value) else value.load_state_dict(state)
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

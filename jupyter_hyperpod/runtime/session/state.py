@@ -24,7 +24,17 @@ from .guard import StepGuard
 from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
 from .purity import fit_buffers
-from .turns import AnyOptimizer, RunStates, Turns, last_turn_of, ones, step_optimizer, step_with_rates
+from .turns import (
+    AnyOptimizer,
+    RunStates,
+    Turns,
+    last_turn_of,
+    load_scheduler,
+    ones,
+    state_of_scheduler,
+    step_optimizer,
+    step_with_rates,
+)
 
 
 class TrainingState:
@@ -160,7 +170,7 @@ class TrainingState:
         """Parameters, buffers, optimizer, scheduler and guard; the tensors are not copies."""
         state: dict[str, Any] = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer_state()}
         if self._scheduler is not None:
-            state["scheduler"] = self._scheduler.state_dict()
+            state["scheduler"] = state_of_scheduler(self._scheduler)
         if self.step_guard.guard is not None:
             state["guard"] = self.step_guard.as_dict()
         if self.lanes.kept:
@@ -254,7 +264,7 @@ class TrainingState:
         self._model.load_state_dict(state["model"])
         load_exactly(self.optimizer, state["optimizer"])
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
+            load_scheduler(self._scheduler, state["scheduler"])
         self.lanes.load(state.get("lanes", {}))
         self.scaling.load(state.get("scaler", {}))
         if self.sizes is not None and "batches" in state:

@@ -119,6 +119,26 @@ class RunStates:
         return self.copies[update - (applied - 1) // self._runs * self._runs]
 
 
+def state_of_scheduler(scheduler: Any) -> dict[str, Any]:
+    """The state of a scheduler; of one that holds another, such as a warm-up of the program's own, that one's, too."""
+    state: dict[str, Any] = scheduler.state_dict()
+    return {name: state_of_scheduler(value) if is_scheduler(value) else value for name, value in state.items()}
+
+
+def load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
+    """Load what `state_of_scheduler` returned."""
+    held = {name: value for name, value in getattr(scheduler, "__dict__", {}).items() if is_scheduler(value)}
+    inner = {name: value for name, value in held.items() if name in state and isinstance(state[name], dict)}
+    scheduler.load_state_dict({name: value for name, value in state.items() if name not in inner})
+    for name, value in inner.items():
+        load_scheduler(value, state[name])
+
+
+def is_scheduler(value: Any) -> bool:
+    """Whether `value` is a scheduler of torch, or of a class that derives from one."""
+    return isinstance(value, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau))
+
+
 class Schedulers:
     """Schedulers of several optimizers, which step together, once per step of the loop."""
 
@@ -127,12 +147,12 @@ class Schedulers:
 
     def state_dict(self) -> dict[str, Any]:
         """Their states, by place."""
-        return {str(place): scheduler.state_dict() for place, scheduler in enumerate(self._schedulers)}
+        return {str(place): state_of_scheduler(scheduler) for place, scheduler in enumerate(self._schedulers)}
 
     def load_state_dict(self, found: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         for place, scheduler in enumerate(self._schedulers):
-            scheduler.load_state_dict(found[str(place)])
+            load_scheduler(scheduler, found[str(place)])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._schedulers)

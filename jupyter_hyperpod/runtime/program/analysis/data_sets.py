@@ -1,4 +1,7 @@
-"""Reads from source code whether only data sets have an attribute: they are asked for samples and their number."""
+"""Reads from source code whether only data sets and modules of the program have an attribute: no library reads it then.
+
+Data sets are asked for samples and their number, modules are called. `torch.nn.Module` reads what it has set itself.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from functools import lru_cache
 
 from .syntax import FUNCTIONS, last_name, nodes_of
 
-# What takes a data set and asks it for samples and their number alone; bases of a class that read no attribute of it.
-ASKING = frozenset("DataLoader Session Subset evaluate random_split".split())
-BASES = frozenset("Dataset IterableDataset object".split())
-SAMPLES = frozenset(("__getitem__", "__getitems__", "__iter__"))
+# What takes such an object and reads no attribute of it; bases of a class that read none; a method that all have.
+ASKING = frozenset("DataLoader Session Subset deepcopy evaluate random_split".split())
+BASES = frozenset("Dataset IterableDataset Module object".split())
+METHODS = frozenset(("__getitem__", "__getitems__", "__iter__", "forward"))
 BY_NAME = frozenset("attrgetter getattr hasattr".split())
 WHOLE = frozenset("__dict__ __slots__ asdict astuple dir getmembers vars".split())
 
 
 @lru_cache(maxsize=1024)  # every walk asks for each attribute that no line reads
 def alone_have(trees: tuple[ast.Module, ...], attribute: str) -> bool:
-    """Whether only own classes of data sets set an attribute of this name, and no code reads attributes whose names
-    it computes: then the lines that name the attribute are all that read it."""
+    """Whether only own classes of data sets and modules set an attribute of this name, and no code reads attributes
+    whose names it computes: then the lines that name the attribute are all that read it."""
     nodes = [node for tree in trees for node in nodes_of(tree)]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    own = {id(inner) for node in classes.values() if _is_data_set(node, classes) for inner in _set_of_self(node)}
+    own = {id(inner) for node in classes.values() if _is_closed(node, classes) for inner in _set_of_self(node)}
     stores = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr == attribute and _is_set(n)]
     return bool(stores) and all(id(node) in own for node in stores) and not any(map(_reads_any, nodes))
 
@@ -40,8 +43,8 @@ def _set_of_self(owner: ast.ClassDef) -> Iterable[ast.Attribute]:
                     yield node
 
 
-def _is_data_set(owner: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
-    """Whether instances give samples, and all their code is in these files."""
+def _is_closed(owner: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
+    """Whether instances give samples or are modules, and all their code is in these files."""
     lineage, names = [owner], []
     for one in lineage:
         if one.decorator_list or one.keywords or len(lineage) > len(classes):
@@ -52,7 +55,7 @@ def _is_data_set(owner: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bo
             else:
                 names.append(base)
     methods = {part.name for one in lineage for part in one.body if isinstance(part, FUNCTIONS)}
-    return BASES.issuperset(names) and not SAMPLES.isdisjoint(methods)
+    return BASES.issuperset(names) and not METHODS.isdisjoint(methods)
 
 
 def _reads_any(node: ast.AST) -> bool:

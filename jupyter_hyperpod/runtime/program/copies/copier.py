@@ -319,11 +319,11 @@ class Copier:
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
         if kind is None or PART in copy or issubclass(kind, torch.nn.Module):
-            raise Unfit("", target)
+            raise Unfit("", target, copy[TYPE])
         content = copy.get(ITEMS)
         made = kind.__new__(kind)
         if access(made) is not None or not (has_attributes(made) or ITEMS in copy):
-            raise Unfit("", target)
+            raise Unfit("", target, copy[TYPE])
         if isinstance(made, deque) and isinstance(content, deque):
             deque.__init__(made, (), content.maxlen)
         if content is not None:
