@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import socket
@@ -231,7 +232,7 @@ def test_strangers_are_told_of_once_and_then_once_a_minute() -> None:
     told: list[str] = []
     waiting = Strangers(told.append)
     channels: list[Channel] = []
-    began_s = 1000.0  # a minute later is exactly a minute later: of a clock's figures, sums are rounded
+    began_s = float(math.ceil(time.monotonic()))  # sums of whole seconds are exact
     try:
         for number in range(COUNT):
             here, there = socket.socketpair()

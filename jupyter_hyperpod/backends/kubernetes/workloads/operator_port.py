@@ -31,6 +31,7 @@ PROCESS = Path("/dev/shm/hyperpod.pid")  # as `manifests.PROCESS` has it
 NOTED_S = 60.0  # how long the operator may take to note that the program has ended
 SILENT_S = 10.0  # a connection without a request is closed
 LIMIT_BYTES = 1 << 16  # of a request
+SIGNALS_S = 1.0  # a signal that comes just before a wait is seen at its end
 AT_ONCE = 16  # connections; whoever comes beyond that is sent away
 
 
@@ -50,7 +51,8 @@ class OperatorPort:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             note(f"waiting for HyperPod's training operator to start this node (port {port})")
             with self.changed:
-                self.changed.wait_for(lambda: self.program.wanted)
+                while not self.program.wanted:
+                    self.changed.wait(SIGNALS_S)
             status = self._run_program()
             if status == 0 and not self._leaves:
                 with self.changed:
@@ -85,7 +87,9 @@ class OperatorPort:
     def _run_program(self) -> int:
         self._child = subprocess.Popen(self._words)
         self._process.write_text(f"{self._child.pid}\n")  # signals are for the program
-        return self._child.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return self._child.wait(SIGNALS_S)
 
     def _on_signal(self, number: int, _: object = None) -> None:
         self._leaves = True

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
+from .known_functions import FILLS
 from .namespaces import computed_name, names_in_text, words_of
 from .scopes import base
 from .syntax import FUNCTIONS, KEPT_TREES, held_by, last_name, nodes_of, parts_in
 
 _OBJECT = ("self", "cls")
+KEEPS = FILLS | {"setdefault", "update"}  # methods that keep their arguments
 
 
 class Index:
@@ -29,10 +31,12 @@ class Index:
         self.computed: list[tuple[ast.AST, tuple[str, str | None]]] = []  # reads by a name that begins and ends so
         self.parts: dict[str, set[str]] = {}  # by variable that is bound to a part, the names of the whole
         self.holds: dict[str, set[str]] = {}  # by variable of a container or a view, the names of whose parts it holds
+        self.returned: dict[str, set[str]] = {}  # by function, the names of what it returns as it is
         self.imported: set[str] = set()
         self.caught: set[str] = set()  # names of exceptions, "" for all
         self.own_attributes: set[str] = set()  # that the program's own classes declare, or set of ``self``
         self.bases: dict[str, list[str]] = {}  # by class, those that it derives from
+        self.fields: dict[str, list[str]] = {}  # by class, the attributes that it declares, as a data class has them
         for tree in trees:
             for node in nodes_of(tree):
                 for inner in ast.iter_child_nodes(node):
@@ -44,11 +48,15 @@ class Index:
         for name in (*self.loads, *self.parts):
             self.written.setdefault(base(name), set()).add(name)
         self._link_arguments()
+        self._link_fields()
+        self._link_results()
 
     def _link_arguments(self) -> None:
         """An argument of a function may be what a call gives it, or what a variable of its name holds elsewhere."""
+        made = [call for kind in self.bases for call in self.calls.get(kind, ())]
         for function, names in self.keywords.items():
-            calls = self.calls.get(function, [])
+            makes = function == "__init__"
+            calls = self.calls.get(function, []) + (made if makes else [])
             places = {name: place for several in self.arguments[function] for place, name in enumerate(several)}
             for name in names:
                 place = places.get(name)
@@ -57,8 +65,26 @@ class Index:
                 whole = set[str]().union(*map(_mentioned, given)) | {base(name)}
                 self.parts.setdefault(name, set()).update(whole - {name, *_OBJECT})
             uses = self.loads.get(function, ())
-            if not calls or any(getattr(self.parents.get(node), "func", None) is not node for node in uses):
+            given_away = any(getattr(self.parents.get(node), "func", None) is not node for node in uses)
+            if not makes and (given_away or not calls):
                 self.anything |= names
+
+    def _link_fields(self) -> None:
+        """An attribute that a class declares may be what a call of the class gives it, as of a data class."""
+        for kind, fields in self.fields.items():
+            for call in self.calls.get(kind, ()):
+                given = {**dict(zip(fields, call.args, strict=False)), **{k.arg or "": k.value for k in call.keywords}}
+                for name, value in given.items():
+                    self.parts.setdefault(name, set()).update(_mentioned(value) - {name, *_OBJECT})
+
+    def _link_results(self) -> None:
+        """What a call gives may be what the function returns."""
+        for function, returned in self.returned.items():
+            for call in self.calls.get(function, ()):
+                parent = self.parents.get(call)
+                for target in targets_of(parent) if isinstance(parent, (ast.Assign, ast.AnnAssign)) else ():
+                    for name in stored(target):
+                        self.parts.setdefault(name, set()).update(returned - {name, *_OBJECT})
 
     def _is_repeated_value(self, node: ast.AST) -> bool:
         """In a loop or a function, and not only called: that finds a function or a class by its name."""
@@ -86,6 +112,9 @@ class Index:
             function = last_name(node.func)
             self.caught.update(map(last_name, node.args) if function == "suppress" else ())
             self.calls.setdefault(function, []).append(node)
+            kept = ast.List([*node.args, *(keyword.value for keyword in node.keywords)], ast.Load())
+            for name in stored(node.func.value) if isinstance(node.func, ast.Attribute) and function in KEEPS else ():
+                self.holds.setdefault(name, set()).update(*map(_mentioned, held_by(kept)))
             for given in node.args if function in ("getattr", "attrgetter") else ():
                 if isinstance(given, ast.Constant) and isinstance(given.value, str):
                     for part in given.value.split("."):
@@ -97,9 +126,10 @@ class Index:
             self.own_attributes.add(node.attr)
         elif isinstance(node, ast.ClassDef):
             self.bases[node.name] = [last_name(base) for base in node.bases]
-            values = [one for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
-            declared = (target for one in values for target in targets_of(one))
-            self.own_attributes.update(name for target in declared for name in stored(target))
+            declared = [one for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
+            fields = [one.target for one in declared if isinstance(one, ast.AnnAssign)]
+            self.fields[node.name] = [name for target in fields for name in stored(target)]
+            self.own_attributes.update(name for one in declared for t in targets_of(one) for name in stored(t))
         elif isinstance(node, ast.MatchClass):
             for attribute in node.kwd_attrs:
                 self.loads.setdefault(attribute, []).append(node)
@@ -108,6 +138,7 @@ class Index:
             self.arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
             more = (*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
             self.keywords.setdefault(node.name, set()).update(names, (a.arg for a in more))
+            self.returned.setdefault(node.name, set()).update(_returned_by(node))
         for name in names_in_text(node):
             self.by_text.setdefault(name, []).append(node)
 
@@ -177,6 +208,15 @@ def targets_of(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr)
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, set[str]]]:
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
         yield node.value, {name for target in targets_of(node) for name in stored(target)}
+
+
+def _returned_by(function: ast.AST) -> set[str]:
+    """The names of what a function returns as it is, or holds in what it returns."""
+    values = [one.value for one in ast.walk(function) if isinstance(one, ast.Return) and one.value is not None]
+    found: set[str] = set()
+    for part in (*held_by(ast.List(values, ast.Load())), *(part for value in values for part in held_by(value))):
+        found |= _mentioned(part)
+    return found
 
 
 def _mentioned(value: ast.AST) -> set[str]:

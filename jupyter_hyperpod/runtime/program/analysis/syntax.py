@@ -47,6 +47,8 @@ def held_by(value: ast.AST) -> Iterator[ast.AST]:
         function = last_name(value.func)
         if isinstance(value.func, ast.Attribute) and function in VIEWS:
             yield value.func.value
+        elif function == "getattr":
+            yield from value.args[:1]
         elif function in WRAPS:
             for argument in value.args:
                 yield argument
