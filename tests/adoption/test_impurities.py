@@ -29,3 +29,10 @@ def test_a_planted_impurity_is_named_with_its_line_or_carried(path: Path) -> Non
 @pytest.mark.parametrize("path", HARMLESS, ids=lambda path: path.stem)
 def test_nothing_harmless_is_refused(path: Path) -> None:
     assert rehearse(path) == Rehearsed("harmless", False, "", 0, "", True)
+
+
+def test_a_refusal_names_the_line_that_lets_it_into_the_training() -> None:
+    path = FOLDER / "impurities" / "attribute_of_a_scheduler.py"
+    lines = path.read_text().splitlines()
+    reads = next(place for place, line in enumerate(lines, start=1) if "schedule.gamma =" in line)
+    assert f"changes seen, which line {reads} reads, so the run depends on" in rehearse(path).sentence

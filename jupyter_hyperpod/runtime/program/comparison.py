@@ -44,9 +44,9 @@ REFUSED = (
     "load_state_dict(), session.register({ident}=...)"
 )
 INSIDE = (
-    "{place}: the loss function changes {name}, so it depends on which micro-batches a member computes. A loss "
-    "function may depend only on its batch, the model and the seeded generators of torch, random and numpy: change "
-    "{ident} in the loop, after step.run(), or return what it needs"
+    "{place}: the loss function changes {name}{read}, so the run depends on which micro-batches a member computes. A "
+    "loss function may depend only on its batch, the model and the seeded generators of torch, random and numpy: "
+    "change {ident} in the loop, after step.run(), or return what it needs"
 )
 EVALUATES = (
     "{place}: the function given to session.evaluate() changes {name}, and each member calls it for its share of the "
@@ -254,8 +254,10 @@ class Comparison:
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late")
             if matters:
-                place = program.place(noted.name)
-                found.append(INSIDE.format(place=place, name=_label(after.as_named(path), noted), ident=noted.name))
+                place, reader = program.place(noted.name), program.reader(path, noted)
+                read = f", which {reader} reads" if reader not in ("", place) else ""
+                label = _label(after.as_named(path), noted)
+                found.append(INSIDE.format(place=place, name=label, ident=noted.name, read=read))
         return found
 
     def set_inside(self, before: Settings, after: Settings) -> list[str]:
@@ -264,7 +266,7 @@ class Comparison:
         names = dict.fromkeys(name for one, other in groups for name in one if one[name] != other.get(name))
         program = Program(Walk())
         places = {name: min(map(program.place, (name, "param_groups")), key=NO_LINE.__eq__) for name in names}
-        return [INSIDE.format(place=places[name], name=f"the optimizer's {name}", ident="it") for name in names]
+        return [INSIDE.format(place=places[n], name=f"the optimizer's {n}", ident="it", read="") for n in names]
 
     def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
         """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""

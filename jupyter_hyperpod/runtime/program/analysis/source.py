@@ -168,6 +168,14 @@ class Program:
         flow, place = max(found, key=itemgetter(0), default=(Flow.NOWHERE, ""))
         return place, flow
 
+    def reader(self, path: Path, noted: Noted) -> str:
+        """The first line, in words, that reads this and lets it into the training; "" where none does by its name."""
+        loads = [(node, name) for name in self._named(path, noted.name) for node in self.reads.loads(name)]
+        readers = {id(node) for node, name in loads if self.reads.flow_of(node, name) is Flow.TRAINING}
+        nodes = ((file, node) for file, tree in self._files.items() for node in nodes_of(scoped(tree)))
+        found = ((file, getattr(node, "lineno", 0)) for file, node in nodes if id(node) in readers)
+        return next((self.at(file, line) for file, line in found), "") if readers else ""
+
     def _is_called_from(self, node: ast.AST, file: str) -> bool:
         function = self.reads.function_of(node)
         return file == self._cell and not self._scopes if function is None else self._is_near(function, file)
