@@ -142,7 +142,8 @@ def test_steps_that_are_computed_again_and_differ_are_said(job: Submit, tmp_path
     texts = [event.data["text"] for event in run.of_kind("warning.raised")]
     assert len([text for text in texts if text.startswith("step 1 was computed again and its loss is ")]) == 1, texts
     (said,) = [text for text in texts if text.startswith("every member that held the training state is lost")]
-    assert int(said.partition(" steps are computed a second time")[0].rpartition(" ")[2]) >= 5, said
+    # the fifth may have been reduced, and applied by nobody
+    assert int(said.partition(" steps are computed a second time")[0].rpartition(" ")[2]) >= 4, said
 
 
 def test_the_journal_says_that_the_interval_is_dalys(job: Submit, tmp_path: Path) -> None:

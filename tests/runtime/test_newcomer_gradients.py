@@ -49,15 +49,18 @@ print(loss)
 """
 PROGRAMS = {
     "cached_method": ("temper.cool", "temper.scale('a')"),
-    "cached_property": ("temper.cool", "temper.first"),
-    "kept_by_hand": ("temper.cool", "temper.of('a')"),
     "registry": ("lambda: weight.register(float, lambda kind: 0.5)", "weight(1.0)"),
     "read_now_and_then": ("temper.cool", "(temper.first if session.step % 2 else 1.0)"),
 }
 
+SET_AT_THE_FIRST_CALL = {
+    "cached_property": ("temper.cool", "temper.first"),
+    "kept_by_hand": ("temper.cool", "temper.of('a')"),
+}
+
 
 def program(name: str) -> str:
-    setup, factor = PROGRAMS[name]
+    setup, factor = (PROGRAMS | SET_AT_THE_FIRST_CALL)[name]
     return CELL.replace("SETUP", setup).replace("FACTOR", factor)
 
 
@@ -70,6 +73,18 @@ def test_a_newcomer_that_computes_something_else_stops_the_job(job: Submit, name
     reason = run.finish("failed")["reason"]
     assert "and computes another gradient than rank" in reason or "does not have what" in reason, run.story()
     assert not [e for e in run.of_kind("member.lost") if e.data["cause"] == "silent data corruption"], run.story()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", SET_AT_THE_FIRST_CALL)
+def test_what_was_kept_at_the_first_call_reaches_a_newcomer(job: Submit, name: str) -> None:
+    alone = job(program(name), nodes=1)
+    alone.finish()
+    run = job(program(name), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    assert run.finish()["digest"] == alone.view["digest"], run.story()
+    assert len(run.of_kind("generation.formed")) > 2, run.story()
 
 
 @pytest.mark.timeout(180)

@@ -53,7 +53,7 @@ def numbers(lines: list[str], rank: int) -> list[tuple[int, int]]:
 
 def test_two_followers_lose_and_repeat_nothing_while_files_are_rotated(job: Submit, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.05", "GO": str(go)}, output_cap=1_000_000)
+    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.1", "GO": str(go)}, output_cap=1_000_000)
     files = [tmp_path / name for name in "ab"]
     followers = [follower(run, file) for file in files]
     try:
