@@ -53,7 +53,7 @@ def numbers(lines: list[str], rank: int) -> list[tuple[int, int]]:
 
 def test_two_followers_lose_and_repeat_nothing_while_files_are_rotated(job: Submit, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.1", "GO": str(go)}, output_cap=1_000_000)
+    run = job(WAITING + PRINTING, nodes=2, env=SMALL | {"PAUSE_S": "0.05", "GO": str(go)}, output_cap=1_000_000)
     files = [tmp_path / name for name in "ab"]
     followers = [follower(run, file) for file in files]
     try:
@@ -66,7 +66,7 @@ def test_two_followers_lose_and_repeat_nothing_while_files_are_rotated(job: Subm
     run.finish()
     every = [(step, part) for step in range(1, 25) for part in range(15)]
     for lines in (file.read_text().splitlines() for file in files):
-        assert not any("dropped" in line for line in lines)
+        assert not any("dropped" in line for line in lines if not line.startswith("warning: "))
         for rank in range(2):
             assert numbers(lines, rank) == every
     beside = run.store.job(run.job_id).path / "output"
