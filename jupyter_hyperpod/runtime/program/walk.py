@@ -100,9 +100,10 @@ def leads_to(path: Path, other: Path) -> bool:
 
 
 def is_set(path: Path, noted: Noted, first: Noted | None) -> bool:
-    """Whether a variable or an attribute of the program's own has got a value, in place of none or of a plain one, or
-    an empty container its content.
+    """Whether a variable or an attribute of the program's own has got a value in place of none or of a plain one, or an
+    empty container its content. A flag does not count: what a process did when it set that may be of this process.
     """
     empty = first is not None and first.kind == "shape" and isinstance(first.content, tuple) and first.content[1] == 0
     new = first is None or empty or (first.kind == "value" and not first.whole)
-    return new and noted.kind in ("value", "shape") and not noted.at and path[-1][0] != "item"
+    flag = isinstance(noted.content, tuple) and noted.content[:1] == ("bool",)
+    return new and not flag and noted.kind in ("value", "shape") and not noted.at and path[-1][0] != "item"
