@@ -12,6 +12,8 @@ from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import running_cluster
 
+CALM_S = 300.0  # pressure of the machine itself is averaged over the last minute
+
 
 @pytest.fixture(scope="session")
 def health_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
@@ -26,10 +28,16 @@ def cluster_of_health(health_cluster: Store, eventually: Callable[..., Any]) -> 
     main(["--store", str(health_cluster.root), "health", "recovery", "Automatic"])
     eventually(lambda: len(cluster.status(health_cluster)["health"]) == 5)
 
+    restless: list[str] = []
+
     def calm() -> bool:
         view = cluster.status(health_cluster)
-        watched = all(health["action"] == "watch" for health in view["health"].values())
-        return watched and all(node["state"] == "idle" for node in view["nodes"])
+        restless[:] = [f"{name}: {health}" for name, health in view["health"].items() if health["action"] != "watch"]
+        restless.extend(f"{node['node']}: {node['state']}" for node in view["nodes"] if node["state"] != "idle")
+        return not restless
 
-    eventually(calm)
+    try:
+        eventually(calm, CALM_S)
+    except AssertionError:
+        pytest.fail(f"nodes are not at rest after {CALM_S:g} s: {restless}")
     return health_cluster

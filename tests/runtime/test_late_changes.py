@@ -18,7 +18,7 @@ from jupyter_hyperpod.runtime.program.carried import Carried
 from jupyter_hyperpod.runtime.program.comparison import LONGEST_S, Comparison
 from jupyter_hyperpod.runtime.program.heap import Heap
 from jupyter_hyperpod.runtime.program.walk import Walk, path_of
-from tests.runtime.conftest import Submit
+from tests.runtime.conftest import Run, Submit
 
 CELL = """
 import dataclasses, heapq, os, threading, time, torch, jupyter_hyperpod as hp
@@ -73,19 +73,25 @@ def change(cell: str) -> str:
     return CELL.replace("CHANGE", cell)
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("by", ["growth", "kill"])
-def test_what_changes_late_reaches_members_that_join_later(job: Submit, by: str) -> None:
-    alone = job(change(CHANGES), nodes=1)
+def alone_and_joined(job: Submit, cell: str, by: str, nodes: int, most: int, joins_after: int) -> tuple[Run, Run]:
+    """The cell on one node; and on several, where members join because there are ``most``, or because one is killed."""
+    alone = job(cell, nodes=1)
     alone.finish()
-    run = job(change(CHANGES), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
-    run.until_step(17)
+    run = job(cell, nodes=nodes, elastic=f"1:{most}", env={"PAUSE_S": "0.02"})
+    run.until_step(joins_after)
     if by == "growth":
-        run.scale(4)
+        run.scale(most)
     else:
         run.kill(rank=0)
     run.finish()
     assert len(run.of_kind("generation.formed")) > 1, run.story()
+    return alone, run
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("by", ["growth", "kill"])
+def test_what_changes_late_reaches_members_that_join_later(job: Submit, by: str) -> None:
+    alone, run = alone_and_joined(job, change(CHANGES), by, nodes=2, most=4, joins_after=17)
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
 
@@ -258,16 +264,8 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as sessio
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
 def test_what_the_loss_function_fills_stops_no_member_that_joins(job: Submit, by: str) -> None:
-    alone = job(FILLS, nodes=1)
-    alone.finish()
-    run = job(FILLS, nodes=1 if by == "growth" else 2, elastic="1:2", env={"PAUSE_S": "0.02"})
-    run.until_step(15)
-    if by == "growth":
-        run.scale(2)
-    else:
-        run.kill(rank=0)
-    run.finish()
-    assert len(run.of_kind("generation.formed")) > 1 and run.view["digest"] == alone.view["digest"], run.story()
+    alone, run = alone_and_joined(job, FILLS, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
+    assert run.view["digest"] == alone.view["digest"], run.story()
 
 
 ONCE = """
@@ -319,16 +317,8 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as sessio
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
 def test_what_the_loss_function_sets_at_its_first_call_reaches_members_that_join_later(job: Submit, by: str) -> None:
-    alone = job(ONCE, nodes=1)
-    alone.finish()
-    run = job(ONCE, nodes=1 if by == "growth" else 2, elastic="1:2", env={"PAUSE_S": "0.02"})
-    run.until_step(15)
-    if by == "growth":
-        run.scale(2)
-    else:
-        run.kill(rank=0)
-    run.finish()
-    assert len(run.of_kind("generation.formed")) > 1 and run.view["digest"] == alone.view["digest"], run.story()
+    alone, run = alone_and_joined(job, ONCE, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
+    assert run.view["digest"] == alone.view["digest"], run.story()
 
 
 DECIDES = """

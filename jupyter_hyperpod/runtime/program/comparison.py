@@ -264,9 +264,8 @@ class Comparison:
         """Sentences about settings of the optimizer, by parameter group, that a micro-batch has set otherwise."""
         groups = zip(before, after, strict=False)
         names = dict.fromkeys(name for one, other in groups for name in one if one[name] != other.get(name))
-        program = Program(Walk())
-        places = {name: min(map(program.place, (name, "param_groups")), key=NO_LINE.__eq__) for name in names}
-        return [INSIDE.format(place=places[n], name=f"the optimizer's {n}", ident="it", read="") for n in names]
+        shown = {name: Program(Walk()).place(name, "param_groups") for name in names}
+        return [INSIDE.format(place=at, name=f"the optimizer's {n}", ident="it", read="") for n, at in shown.items()]
 
     def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
         """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""

@@ -320,7 +320,7 @@ class OptimizerWatch:
         """Digests of the optimizers' own attributes, by class, name and turn; torch's classes keep only notes there."""
         found: dict[tuple[str, str, int], str] = {}
         for turn, one in enumerate(ones(self._optimizer)):
-            if not type(one).__module__.startswith("torch."):
+            if not _is_of_torch(one):
                 own = {name: value for name, value in vars(one).items() if name not in _known()}
                 found |= {(type(one).__name__, name, turn): _digest(value) for name, value in own.items()}
         return found
@@ -330,12 +330,14 @@ class OptimizerWatch:
 
         A class of the program saves its attributes so, and loads them.
         """
-        if not isinstance(self._optimizer, torch.optim.Optimizer) or type(self._optimizer).__module__.startswith(
-            "torch."
-        ):
+        if not isinstance(self._optimizer, torch.optim.Optimizer) or _is_of_torch(self._optimizer):
             return {}
         state = self._optimizer.state_dict()
         return {str(name): _digest(value) for name, value in state.items() if name not in ("state", "param_groups")}
+
+
+def _is_of_torch(optimizer: Any) -> bool:
+    return type(optimizer).__module__.startswith("torch.")
 
 
 def _known() -> set[str]:

@@ -20,11 +20,19 @@ VALUES = PURE - frozenset(
 )
 # Methods of containers, which keep their arguments and do not change them; the second ones take something away.
 FILLS = frozenset("add append appendleft extend extendleft insert put put_nowait".split())
+KEEPS = FILLS | {"setdefault", "update"}  # methods that keep their arguments
 EMPTIES = frozenset("clear discard pop popitem popleft remove".split())
+# Methods that return parts or views of their object, and functions that return the items of their arguments.
+VIEWS = frozenset(
+    "buffers children chunk data detach expand flatten get get_parameter get_submodule items modules named_buffers "
+    "named_children named_modules named_parameters narrow numpy parameters permute reshape select split squeeze "
+    "state_dict t transpose unbind unflatten unsqueeze values view view_as".split()
+)
+WRAPS = frozenset("as_tensor asarray enumerate filter from_numpy iter list next reversed set sorted tuple zip".split())
+COPIES = frozenset("detach index item number tolist".split())  # attributes that are values of their own
 TEXTS = ("__format__", "__repr__", "__str__")
 OPENS = frozenset("nullcontext open record_function suppress".split())  # contexts that set nothing
 PROPERTIES = frozenset(("cached_property", "property"))
-
 # Functions that read no attribute of their arguments.
 NOT_READ = frozenset("callable delattr hasattr id isinstance issubclass len setattr type".split())
 SESSION = frozenset(("Session", "register", "run"))

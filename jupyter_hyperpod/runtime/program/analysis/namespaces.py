@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from .syntax import last_name
 
 LONGEST_TEXT = 200  # characters; what is longer is documentation
 _NAME = re.compile(r"[A-Za-z_]\w*")
-
-
 # What is asked of all variables that reads none of their values, or one by its name.
 _ASKED = frozenset("__contains__ clear get keys pop setdefault update".split())
 _NAMED_ONLY = frozenset("compile eval exec len".split())  # functions that are given all variables
+_ATTRIBUTES, _FUNCTIONS = ("__globals__", "f_globals", "f_locals"), ("globals", "locals", "vars")  # all variables
 EVERYTHING = ("", None)  # instead of how a name begins and ends: every variable is read
 
 
@@ -62,8 +61,10 @@ def _is_given_away(node: ast.AST, parent: ast.AST | None) -> bool:
     return not isinstance(parent, (ast.Subscript, ast.Compare, ast.keyword, ast.Assign, ast.Expr))
 
 
-def namespaces_in(tree: ast.AST) -> frozenset[str]:
+def namespaces_in(source: str, tree: ast.AST) -> frozenset[str]:
     """The variables of a file that hold the dictionary of all variables, and nothing else: ``scope = globals()``."""
+    if not any(word in source for word in (*_ATTRIBUTES, *_FUNCTIONS)):
+        return frozenset()  # most files: to go through the tree takes as long as parsing
     found: set[str] = set()
     others: set[str] = set()
     for node in ast.walk(tree):
@@ -102,11 +103,10 @@ def words_of(node: ast.AST) -> set[str]:
     return set()
 
 
-def fits(name: str, words: Iterable[str]) -> bool:
-    """Whether a name may be built of one of these and something else: ``calls_`` and ``train``, ``calls`` and ``_``."""
-    known = {word.strip("_") for word in words} - {""}
+def fits(name: str, stems: Collection[str]) -> bool:
+    """Whether a name may be built of one of these words and something else: ``calls`` and ``_train``."""
     return any(
-        name[:place].strip("_") in known or name[place:].strip("_") in known
+        name[:place].strip("_") in stems or name[place:].strip("_") in stems
         for place, letter in enumerate(name)
         if letter == "_"
     )
@@ -115,8 +115,8 @@ def fits(name: str, words: Iterable[str]) -> bool:
 def is_namespace(node: ast.AST) -> bool:
     """Whether an expression is the dictionary of all variables."""
     if isinstance(node, ast.Attribute):
-        return node.attr in ("__globals__", "f_globals", "f_locals")
-    return isinstance(node, ast.Call) and not node.args and last_name(node.func) in ("globals", "locals", "vars")
+        return node.attr in _ATTRIBUTES
+    return isinstance(node, ast.Call) and not node.args and last_name(node.func) in _FUNCTIONS
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:

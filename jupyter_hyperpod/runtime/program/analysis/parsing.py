@@ -51,7 +51,7 @@ def parsed(source: str) -> ast.Module:
     It is shared: do not change it. Raises SyntaxError and ValueError.
     """
     tree = ast.parse(source)
-    plain: ast.Module = _Plainer(namespaces_in(tree)).visit(tree)
+    plain: ast.Module = _Plainer(namespaces_in(source, tree)).visit(tree)
     return plain
 
 

@@ -21,14 +21,12 @@ import builtins
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
+from . import known_functions as known
 from .cell_analysis import MEASURES
-from .known_functions import EMPTIES, FILLS, NOT_READ, OPENS, OUTPUT, PROPERTIES, PURE, SESSION, STEP, TEXTS, VALUES
 from .namespaces import fits
-from .read_index import chain, index_of, is_inside, targets_of
+from .read_index import chain, index_of, mentioned, targets_of
 from .scopes import base, is_visible, scoped
-from .syntax import FUNCTIONS, is_made, last_name
-
-_QUIET = (StopIteration, StopAsyncIteration)  # errors that end a loop
+from .syntax import FUNCTIONS, OBJECT, is_made, last_name
 
 
 class Flow(IntEnum):
@@ -58,7 +56,6 @@ class Reads:
         self._index = index = index_of(tuple(map(scoped, trees)))
         self._parents, self._loads, self._calls = index.parents, index.loads, index.calls
         self._arguments, self._computed = index.arguments, index.computed
-        self._words = index.words
         self._known = {"param_groups": Flow.TRAINING}
 
     def named(self, name: str, qualname: str | None = None) -> set[str]:
@@ -78,8 +75,8 @@ class Reads:
     def _may_be(self, name: str, begins: str, ends: str | None) -> bool:
         if ends is None:
             return True
-        known = bool(begins or ends) or name in self._words or fits(name, self._words)
-        return known and name.startswith(begins) and name.endswith(ends)
+        fit = bool(begins or ends) or name in self._index.words or fits(name, self._index.stems)
+        return fit and name.startswith(begins) and name.endswith(ends)
 
     def flow_of(self, node: ast.AST, name: str) -> Flow:
         """Where the value of one expression flows, which reads ``name``."""
@@ -87,26 +84,31 @@ class Reads:
 
     def flow(self, names: Iterable[str]) -> Flow:
         """Where what one of these names of scopes holds flows."""
-        return max((self._flow(name, set()) for name in names), default=Flow.NOWHERE)
+        whole = Flow.NOWHERE
+        for name in names:
+            seen: set[str] = set()
+            found = self._flow(name, seen)
+            # where nothing flows from here, nothing flows from all that was seen on the way
+            self._known.update(dict.fromkeys(seen if found is Flow.NOWHERE else {name}, found))
+            whole = max(whole, found)
+        return whole
 
     def flow_of_attributes(self, name: str, asking: frozenset[str], seen: frozenset[str] = frozenset()) -> Flow:
         """Where all attributes flow of an object of this name that is compared, shown or given away as a whole.
 
         ``asking``: functions that read none of them, beside those that never do.
         """
-        found = Flow.NOWHERE
+        found, unread = Flow.NOWHERE, known.NOT_READ | asking
         for node in self._loads.get(name, ()) if name not in seen else ():
             parent = self._parents.get(node)
             given = isinstance(parent, ast.Call) and node in parent.args
             function = last_name(parent.func) if isinstance(parent, ast.Call) else ""
             if given and isinstance(parent, ast.Call) and function in self._arguments:
-                place = parent.args.index(node)  # type: ignore[arg-type]
-                for names in self._arguments[function]:
-                    if place < len(names):
-                        found = max(found, self.flow_of_attributes(names[place], asking, seen | {name}))
+                for one in self._at(parent, node, function):
+                    found = max(found, self.flow_of_attributes(one, asking, seen | {name}))
             elif isinstance(parent, ast.Attribute) and parent.attr == "__dict__":
                 found = max(found, self._climb(parent, name, {name}))
-            elif isinstance(parent, (ast.Compare, ast.FormattedValue)) or (given and function not in NOT_READ | asking):
+            elif isinstance(parent, (ast.Compare, ast.FormattedValue)) or (given and function not in unread):
                 found = max(found, self._climb(node, name, {name}))
         return found
 
@@ -120,9 +122,8 @@ class Reads:
         for node in self.loads(name):
             found = max(found, self._climb(node, name, seen))
             if found is Flow.TRAINING:
+                self._known[name] = found
                 break
-        if len(seen) == 1:
-            self._known[name] = found
         return found
 
     def _climb(self, node: ast.AST, name: str, seen: set[str]) -> Flow:
@@ -158,7 +159,7 @@ class Reads:
         """What an expression decides about whose value is not taken: ``n > 3 and schedule.step()``."""
         chooses = isinstance(node, (ast.BoolOp, ast.IfExp))
         calls = [last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)] if chooses else []
-        return Flow.TRAINING if any(name not in OUTPUT | PURE for name in calls) else Flow.NOWHERE
+        return Flow.TRAINING if any(name not in known.OUTPUT | known.PURE for name in calls) else Flow.NOWHERE
 
     def _of_call(self, call: ast.Call, node: ast.AST, name: str, seen: set[str]) -> Flow | None:
         """Where a value flows that takes part in a call; None where the call's own value is what matters."""
@@ -166,13 +167,13 @@ class Reads:
         alone = self._is_statement(call)
         if node is call.func:
             given = [*call.args, *(k.value for k in call.keywords)]
-            fills = function in OUTPUT | FILLS and function not in self._arguments
+            fills = function in known.OUTPUT | known.FILLS and function not in self._arguments
             return Flow.TRAINING if alone and not fills and not all(map(self._harmless, given)) else None
-        if function in SESSION or (function == STEP and alone and function not in self._arguments):
+        if function in known.SESSION or (function == known.STEP and alone and function not in self._arguments):
             return Flow.TRAINING
-        if function in OUTPUT:
+        if function in known.OUTPUT:
             return self._shown(call) if alone else Flow.TRAINING
-        if function in PURE and function not in self._arguments:
+        if function in known.PURE and function not in self._arguments:
             return None
         changed = [keyword.value for keyword in call.keywords if keyword.arg == "out"]
         in_place = alone or (function.endswith("_") and not function.endswith("__"))
@@ -181,7 +182,7 @@ class Reads:
             if function.endswith("_") and self._index.anything.intersection(chain(call.func.value)):
                 return Flow.TRAINING
         if changed:
-            found = self._of_targets(changed, name, seen, changes=True, fills=function in FILLS)
+            found = self._of_targets(changed, name, seen, changes=True, fills=function in known.FILLS)
             return found if found is Flow.TRAINING or alone else None
         if (names := self._given_as(call, node, function)) is not None:
             found = max([self._flow(one, seen) for one in names if one != name] or [Flow.NOWHERE])
@@ -199,6 +200,10 @@ class Reads:
         known = [set(names) for names in self._arguments[function]]
         if isinstance(node, (ast.keyword, ast.Starred)):  # ``**options``
             return set().union(*known)
+        return self._at(call, node, function)
+
+    def _at(self, call: ast.Call, node: ast.AST, function: str) -> set[str]:
+        """The arguments of functions of this name that a positional argument of a call becomes."""
         place = call.args.index(node)  # type: ignore[arg-type]
         return {names[place] for names in self._arguments[function] if place < len(names)}
 
@@ -213,8 +218,8 @@ class Reads:
         """Whether a variable is called that may hold a function or an object of the program, which may do anything."""
         if not isinstance(called, ast.Name):
             return isinstance(called, ast.Subscript)
-        known = called.id in self._index.imported or called.id in self._index.bases or hasattr(builtins, called.id)
-        return not known and self._is_own_function(base(called.id)) is not False
+        plain = called.id in self._index.imported or called.id in self._index.bases or hasattr(builtins, called.id)
+        return not plain and self._is_own_function(base(called.id)) is not False
 
     def _harmless(self, argument: ast.AST) -> bool:
         """Whether an argument cannot be changed by whom it is given to."""
@@ -222,16 +227,14 @@ class Reads:
             return True
         if isinstance(argument, (ast.List, ast.Tuple, ast.Set)):
             return all(map(self._harmless, argument.elts))
-        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id in VALUES:
+        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id in known.VALUES:
             return True
-        names = {n.id for n in ast.walk(argument) if isinstance(n, ast.Name)}
-        attributes = {n.attr for n in ast.walk(argument) if isinstance(n, ast.Attribute)}
-        calls = {last_name(n.func) for n in ast.walk(argument) if isinstance(n, ast.Call)}
+        nodes = list(ast.walk(argument))
+        calls = {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
         if calls and calls <= MEASURES:  # a duration
             return True
-        return all(map(self._is_plain, map(base, names))) or bool(
-            attributes & {"number", "index", "item", "tolist", "detach"}
-        )
+        copied = any(isinstance(n, ast.Attribute) and n.attr in known.COPIES for n in nodes)
+        return copied or all(self._is_plain(base(n.id)) for n in nodes if isinstance(n, ast.Name))
 
     def _of_statement(self, statement: ast.stmt, node: ast.AST, name: str, seen: set[str]) -> Flow:
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -256,7 +259,7 @@ class Reads:
         if isinstance(statement, ast.Delete):
             return Flow.NOWHERE
         if isinstance(statement, ast.Assert):
-            return self._ended("AssertionError")
+            return Flow.TRAINING if self._index.goes_on_after("AssertionError") else Flow.NOWHERE
         if isinstance(statement, ast.Raise):
             return self._raised(statement)
         return Flow.TRAINING
@@ -278,6 +281,8 @@ class Reads:
                     found = max(found, self._flow(one, seen))
                 if not isinstance(target, ast.Name) or (changes and not self._is_plain(base(one))):
                     found = self._of_parts(found, one, seen, fills)
+                if found is Flow.TRAINING:
+                    return found
         return found
 
     def _sets_library(self, target: ast.AST) -> bool:
@@ -289,12 +294,15 @@ class Reads:
         foreign = self._is_foreign(target.value)
         if foreign is None:  # of an object that no variable holds now
             declared = target.attr in self._index.own_attributes or target.attr in self._loads
-            return not declared and last_name(target.value) not in ("self", "cls")
+            return not declared and last_name(target.value) not in OBJECT
         return foreign
 
     def _of_parts(self, found: Flow, name: str, seen: set[str], fills: bool = False) -> Flow:
         """Where the whole flows of which a variable is a part, which changes with it, or ``found`` if that is more."""
-        return max([found, *(self._flow(whole, seen) for whole in self._index.wholes(name, fills))])
+        for whole in self._index.wholes(name, fills):
+            if found is not Flow.TRAINING:
+                found = max(found, self._flow(whole, seen))
+        return found
 
     def _returned(self, node: ast.AST, name: str, seen: set[str]) -> Flow:
         """Where what a function returns or yields flows."""
@@ -303,9 +311,9 @@ class Reads:
             return Flow.TRAINING
         own = getattr(function, "name", "")
         kind = getattr(self._parents.get(function), "name", "")
-        if own in TEXTS and kind:
+        if own in known.TEXTS and kind:
             return self._as_text(kind, seen)
-        if PROPERTIES.intersection(map(last_name, getattr(function, "decorator_list", ()))):
+        if known.PROPERTIES.intersection(map(last_name, getattr(function, "decorator_list", ()))):
             return self._flow(own, seen)
         if not own or own.startswith("__") or own == "forward" or own in seen:
             return Flow.TRAINING if own not in seen else Flow.NOWHERE
@@ -352,47 +360,34 @@ class Reads:
     def _is_given_to(self, context: ast.AST, name: str) -> bool:
         """Whether a context of a library gets a value, ``with torch.set_grad_enabled(n > 3)``: it may do anything."""
         function = last_name(context.func) if isinstance(context, ast.Call) else ""
-        if not isinstance(context, ast.Call) or function in OPENS or function in self._arguments:
+        if not isinstance(context, ast.Call) or function in known.OPENS or function in self._arguments:
             return False
-        given = (*context.args, *context.keywords)
-        return any(name in (getattr(n, "id", ""), getattr(n, "attr", "")) for one in given for n in ast.walk(one))
+        return any(name in mentioned(given) for given in (*context.args, *context.keywords))
 
     def _of_shown_or_kept(self, call: ast.Call, seen: set[str]) -> Flow:
         """What a call decides about that is made or not: what is shown, or what a container holds."""
         function = last_name(call.func)
-        if function in OUTPUT:
+        if function in known.OUTPUT:
             return self._shown(call)
-        if function not in FILLS | EMPTIES or function in self._arguments or not isinstance(call.func, ast.Attribute):
+        changes = function in known.FILLS | known.EMPTIES and function not in self._arguments
+        if not changes or not isinstance(call.func, ast.Attribute):
             return Flow.TRAINING
         return self._of_targets([call.func.value], "", seen, changes=True, fills=True)
 
     def _raised(self, statement: ast.Raise) -> Flow:
+        """What an error decides about: it ends the program, which is seen, unless the program goes on."""
         raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
-        return self._ended(last_name(raised)) if raised is not None else Flow.TRAINING
-
-    def _ended(self, error: str) -> Flow:
-        """What an error decides about: it ends the program, which is seen, unless the program catches it."""
-        kind = getattr(builtins, error, None)
-        kinds = {"", "BaseException", "Exception", error, *self._index.bases}
-        if isinstance(kind, type):
-            kinds = {"", *(base.__name__ for base in kind.__mro__)}
-        quiet = not error or (isinstance(kind, type) and (kind in _QUIET or not issubclass(kind, Exception)))
-        return Flow.TRAINING if quiet or kinds & self._index.caught else Flow.NOWHERE
+        name = last_name(raised) if raised is not None else ""
+        return Flow.TRAINING if self._index.goes_on_after(name) else Flow.NOWHERE
 
     def _shown(self, call: ast.AST) -> Flow:
         """Shown within a loop or a function: progress. Shown at the end: a result."""
-        return Flow.NOWHERE if is_inside(call, self._parents) else Flow.PRINTED
+        return Flow.NOWHERE if self._index.is_inside(call) else Flow.PRINTED
 
-    def statement_of(self, node: ast.AST) -> ast.stmt | None:
+    def statement_of(self, node: ast.AST) -> ast.AST | None:
         """The statement of which a node is a part."""
-        found: ast.AST | None = node
-        while found is not None and not isinstance(found, ast.stmt):
-            found = self._parents.get(found)
-        return found
+        return self._index.around(node, (ast.stmt,))
 
     def function_of(self, node: ast.AST) -> ast.AST | None:
         """The function of whose body a node is a part; None at the top level of its file."""
-        parent: ast.AST | None = node
-        while parent is not None and not isinstance(parent, FUNCTIONS):
-            parent = self._parents.get(parent)
-        return parent
+        return self._index.around(node, FUNCTIONS)

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from .syntax import FUNCTIONS, KEPT_TREES
+from .syntax import FUNCTIONS, KEPT_TREES, OBJECT
 
 AT = "@"
-_KEPT = frozenset(("self", "cls"))
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -85,7 +84,7 @@ class _Renamer:
         if not isinstance(node, ast.Lambda):
             self.visit_each([*node.decorator_list, node.returns], scopes)
         inner = _Scope(scopes[-1].within(getattr(node, "name", "<lambda>")), False, _bound(body))
-        inner.names |= {argument.arg for argument in arguments} - _KEPT
+        inner.names |= {argument.arg for argument in arguments} - {*OBJECT}
         for one in _own(body):
             if isinstance(one, ast.Global):
                 inner.everywhere.update(one.names)
@@ -127,7 +126,7 @@ def _bound(body: Iterable[ast.AST]) -> set[str]:
     """The variables that statements bind, without those that ``import``, ``def``, ``except`` and ``match`` bind."""
     nodes = list(_own(body))
     stored = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    others: set[str] = set(_KEPT)
+    others: set[str] = set(OBJECT)
     for node in nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             others.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)

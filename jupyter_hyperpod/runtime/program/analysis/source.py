@@ -142,13 +142,13 @@ class Program:
             return False
         return any(isinstance(n, ast.Global) and name in n.names for n in nodes_of(self._files[file]))
 
-    def place(self, name: str) -> str:
-        """The line that changes what has this name, in words."""
-        found = sorted(self._touching(name), key=lambda spot: spot[:2])
-        if not found:
-            return NO_LINE
-        _, _, file, line = found[0]
-        return self.at(file, line)
+    def place(self, *names: str) -> str:
+        """The line that changes what has one of these names, in words: the first of them that a line changes."""
+        for name in names:
+            if found := sorted(self._touching(name), key=lambda spot: spot[:2]):
+                _, _, file, line = found[0]
+                return self.at(file, line)
+        return NO_LINE
 
     def read_by_loop(self, path: Path, noted: Noted) -> tuple[str, Flow]:
         """The line, in words, where code reads this that calls the steps, not what the steps call, and where the value
@@ -161,9 +161,8 @@ class Program:
             loads = {id(n) for n in nodes if isinstance(n, ast.Name)}
         found = [
             (self.reads.flow_of(node, getattr(node, "id", noted.name)), self.at(file, getattr(node, "lineno", 0)))
-            for file, tree in self._files.items()
-            for node in (nodes_of(scoped(tree)) if loads else ())
-            if id(node) in loads and self._is_called_from(node, file)
+            for file, node in self._spots(loads)
+            if self._is_called_from(node, file)
         ]
         flow, place = max(found, key=itemgetter(0), default=(Flow.NOWHERE, ""))
         return place, flow
@@ -172,9 +171,12 @@ class Program:
         """The first line, in words, that reads this and lets it into the training; "" where none does by its name."""
         loads = [(node, name) for name in self._named(path, noted.name) for node in self.reads.loads(name)]
         readers = {id(node) for node, name in loads if self.reads.flow_of(node, name) is Flow.TRAINING}
-        nodes = ((file, node) for file, tree in self._files.items() for node in nodes_of(scoped(tree)))
-        found = ((file, getattr(node, "lineno", 0)) for file, node in nodes if id(node) in readers)
-        return next((self.at(file, line) for file, line in found), "") if readers else ""
+        return next((self.at(file, getattr(node, "lineno", 0)) for file, node in self._spots(readers)), "")
+
+    def _spots(self, ids: Collection[int]) -> Iterator[tuple[str, ast.AST]]:
+        """The files of nodes that `reads` has given, in their order, and the nodes."""
+        for file, tree in self._files.items() if ids else ():
+            yield from ((file, node) for node in nodes_of(scoped(tree)) if id(node) in ids)
 
     def _is_called_from(self, node: ast.AST, file: str) -> bool:
         function = self.reads.function_of(node)
@@ -225,7 +227,7 @@ class Program:
         for name, nodes, sentence in (("n", bars, COUNT), ("cache_info", caches, COUNTED)):
             for node in nodes:
                 if self.reads.flow_of(node, name) is Flow.TRAINING:
-                    file = next(f for f, tree in self._files.items() if any(n is node for n in nodes_of(scoped(tree))))
+                    file, _ = next(self._spots({id(node)}))
                     return sentence.format(place=self.at(file, node.lineno), name=_written(node))
         return ""
 

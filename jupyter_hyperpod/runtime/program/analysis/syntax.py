@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from .known_functions import VIEWS, WRAPS
+
 KEPT_TREES = 32  # a session reads its files several times in the first steps
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+OBJECT = ("self", "cls")  # what a method calls its own object
 WRITES = frozenset("awx+")  # in the mode of a file that is opened
 
 
-@lru_cache(maxsize=KEPT_TREES)
+@lru_cache(maxsize=2 * KEPT_TREES)  # each file has two, as it is written and by scopes
 def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
     """All nodes of a tree, as `ast.walk` gives them: that takes as long as parsing, and many rules need them."""
     return tuple(ast.walk(tree))
@@ -22,15 +25,6 @@ def last_name(function: ast.AST) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
-
-
-# Methods that return parts or views of their object, and functions that return the items of their arguments.
-VIEWS = frozenset(
-    "buffers children chunk data detach expand flatten get get_parameter get_submodule items modules named_buffers "
-    "named_children named_modules named_parameters narrow numpy parameters permute reshape select split squeeze "
-    "state_dict t transpose unbind unflatten unsqueeze values view view_as".split()
-)
-WRAPS = frozenset("as_tensor asarray enumerate filter from_numpy iter list next reversed set sorted tuple zip".split())
 
 
 def parts_in(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import types
-from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from ..frames import callers, is_ours
 from ..own_files import is_own_class, is_own_file
 from ..readings import SHOWS, shows
-from ..value_kinds import PLAIN, State
+from ..value_kinds import NAMESPACES, PLAIN
 from .scopes import base
 from .syntax import last_name
 
@@ -51,7 +50,7 @@ def is_foreign(expression: ast.AST) -> bool | None:
         return not own and not SHOWS.intersection(value.__name__.split("."))
     if isinstance(value, types.FunctionType):
         return not is_own_file(value.__code__.co_filename)
-    if isinstance(value, (*PLAIN, list, tuple, set, dict, State, Namespace, types.SimpleNamespace)) or shows(value):
+    if isinstance(value, (*PLAIN, *NAMESPACES.values(), list, tuple, set, dict)) or shows(value):
         return False
     return not is_own_class(value if isinstance(value, type) else type(value))
 
