@@ -195,7 +195,7 @@ def _large(scene: _Scene, nodes: int, jobs: int, seconds: float, burst: float, l
         ask = scene.browser.ask
         ask("open", url=url)
         found: dict[str, Any] = {"sidebar": ask("sidebar", nodes=nodes)}
-        progress(f"the left panel is drawn after {found['sidebar']['all'] / 1000:.2f} s")
+        progress(f"the left panel is drawn after {found['sidebar']['first'] / 1000:.2f} s")
         pace(CALM)
         found["updates"] = ask("updates", seconds=seconds)
         progress(f"the left panel has changed {len(found['updates']['found'])} times")
@@ -265,7 +265,7 @@ def _told(found: dict[str, Any], case: str) -> dict[str, Any]:
         "from a message until the left panel's next change is drawn": [t / 1000 for t in found["updates"]["found"]],
         "a line of a worker, from its writing until it is drawn": [t / 1000 for t in found["delays"]],
         "the left panel opens, until its first node is drawn": [found["sidebar"]["first"] / 1000],
-        "the left panel opens, until all nodes are drawn": [found["sidebar"]["all"] / 1000],
+        "its list is scrolled to the last node, until that is drawn": [found["sidebar"]["last"] / 1000],
         "the table of runs opens, until the first rows": [found["table"]["first"] / 1000],
         "the table of runs opens, until every job is known": [found["table"]["all"] / 1000],
         "the table is sorted": [t / 1000 for t in found["sorts"]],

@@ -12,6 +12,11 @@ import type { HyperpodModel } from '../model/model';
 import type { INodeView } from '../model/views';
 
 (globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
+// jsdom lays nothing out
+(globalThis as any).ResizeObserver ??= class {
+  observe() {}
+  disconnect() {}
+};
 
 /** The element that `draw` fills. */
 export let host: HTMLElement;

@@ -5,6 +5,7 @@ import { useShared } from '../components/context';
 import type { INodeView } from '../model/views';
 import { NodeRole, roleLabel, roleOf } from '../nodes';
 import type { INodeGroup } from './filters';
+import { heightOf, IPlace, near } from './tiles';
 
 /** Up to this number of nodes, tiles show names. */
 export const NAMED = 24;
@@ -12,13 +13,8 @@ export const NAMED = 24;
 const SMALL = 600;
 /** Tiles per block; a block without news is not drawn again. */
 const BLOCK = 100;
-/** Blocks that are drawn at once; the others follow, as many per frame as it has time for: the panel opens at once. */
-const FIRST = 6;
-const MORE = 2;
-const MOST = 32;
-/** Where drawing a part took less or more than this, in milliseconds, the next one is larger or smaller. */
-const SHORT_MS = 8;
-const LONG_MS = 16;
+/** Scrolling by fewer pixels draws nothing anew. */
+const STEP = 80;
 
 /** Nodes below a heading; the only group of all nodes has none. */
 export interface IHeadedGroup extends INodeGroup {
@@ -33,31 +29,30 @@ interface INodeGrid {
   onSelect: (node: string) => void;
 }
 
-/** Health of all nodes, one tile each. Arrow keys move, Enter selects, thousands stay smooth: a block without news is not drawn again. */
+/** Health of all nodes, one tile each. Arrow keys move, Enter selects. Of thousands, only blocks near those that can be seen exist. */
 export function NodeGrid(props: INodeGrid): JSX.Element {
   const { groups, parts, selected, onSelect } = props;
   const { trans } = useShared();
+  const box = React.useRef<HTMLDivElement>(null);
   const nodes = groups.flatMap(group => group.nodes);
   const size =
     nodes.length <= NAMED ? 'named' : nodes.length <= SMALL ? 'tile' : 'small';
   const chosen = nodes.find(node => node.node === selected) ?? null;
   const current = chosen ?? nodes[0] ?? null;
+  const focus = useFocus(box);
   const onKeyDown = (event: React.KeyboardEvent<HTMLDivElement>) => {
-    const tiles = [
-      ...event.currentTarget.querySelectorAll<HTMLElement>('[role=option]')
-    ];
-    const at = tiles.indexOf(event.target as HTMLElement);
-    const leftwards = getComputedStyle(event.currentTarget).direction === 'rtl';
+    const tile = event.target as HTMLElement;
+    const at = nodes.findIndex(node => node.node === tile.dataset.node);
     const to = ['Enter', ' '].includes(event.key)
       ? at
-      : destination(event.key, tiles, at, leftwards);
+      : destination(event.key, tile, at, nodes.length);
     if (to !== null && to >= 0) {
       event.preventDefault();
-      tiles[to].focus();
-      onSelect(tiles[to].dataset.node!);
+      onSelect(nodes[to].node);
+      focus(nodes[to].node);
     }
   };
-  // One listener for all tiles: ten thousand listeners would make collections of garbage longer.
+  // One listener for all tiles: thousands of listeners would make collections of garbage longer.
   const onClick = (event: React.MouseEvent<HTMLDivElement>) => {
     const tile = (event.target as Element).closest<HTMLElement>(
       '[role=option]'
@@ -66,37 +61,46 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
       onSelect(tile.dataset.node!);
     }
   };
-  const blocks: IHeadedGroup[] = [];
-  for (const { key, label, nodes: members } of groups) {
-    for (let start = 0; start < members.length; start += BLOCK) {
-      const head = start === 0 && label ? `${label} (${members.length})` : '';
-      const part = members.slice(start, start + BLOCK);
-      blocks.push({ key: `${key} ${start}`, label: head, nodes: part });
-    }
-  }
-  const drawn = useGrowing(blocks.length);
+  const blocks = blocksOf(groups);
+  const place = usePlace(box);
+  const heights = blocks.map(block =>
+    heightOf(block.nodes.length, block.label !== '', place.width)
+  );
+  const [first, last] =
+    size === 'small' ? near(heights, place) : [0, blocks.length];
   return (
     <div
+      ref={box}
       className="jp-Hp-nodes"
       data-size={size}
       role="listbox"
       aria-label={trans.__('Nodes')}
-      aria-busy={drawn < blocks.length || undefined}
       onKeyDown={onKeyDown}
       onClick={onClick}
     >
-      {blocks.slice(0, drawn).map(block => {
+      {blocks.map((block, index) => {
         const holds = (node: INodeView | null) =>
           node && block.nodes.includes(node) ? node.node : null;
-        return (
+        const here = holds(current);
+        // what has the focus must not vanish when it is scrolled away
+        return (index < first || index >= last) && !here ? (
+          <div
+            key={block.key}
+            className="jp-Hp-block"
+            role="presentation"
+            style={{ height: heights[index] - 1 }}
+          />
+        ) : (
           <Block
             key={block.key}
             label={block.label}
             nodes={block.nodes}
             roles={block.nodes.map(node => roleOf(node, parts.get(node.node)))}
             selected={holds(chosen)}
-            current={holds(current)}
+            current={here}
             named={size === 'named'}
+            start={size === 'small' ? block.start : 0}
+            total={size === 'small' ? nodes.length : null}
           />
         );
       })}
@@ -104,48 +108,111 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
   );
 }
 
-/** How many of `count` blocks are drawn by now. */
-function useGrowing(count: number): number {
-  const [drawn, setDrawn] = React.useState(FIRST);
-  const more = React.useRef(MORE);
-  const began = performance.now();
-  React.useLayoutEffect(() => {
-    const took = performance.now() - began;
-    if (took < SHORT_MS) {
-      more.current = Math.min(MOST, 2 * more.current);
-    } else if (took > LONG_MS) {
-      more.current = Math.max(1, more.current >> 1);
-    }
-  }, [drawn]); // eslint-disable-line react-hooks/exhaustive-deps
-  React.useEffect(() => {
-    if (drawn >= count) {
-      return;
-    }
-    const frame = requestAnimationFrame(() => setDrawn(drawn + more.current));
-    return () => cancelAnimationFrame(frame);
-  }, [drawn, count]);
-  return Math.min(drawn, count);
+interface IPart extends IHeadedGroup {
+  /** How many nodes stand in blocks before. */
+  start: number;
 }
 
-/** The tile that a key selects; rows are found by the tiles' positions. */
+function blocksOf(groups: readonly IHeadedGroup[]): IPart[] {
+  const blocks: IPart[] = [];
+  let before = 0;
+  for (const { key, label, nodes } of groups) {
+    for (let from = 0; from < nodes.length; from += BLOCK) {
+      const head = from === 0 && label ? `${label} (${nodes.length})` : '';
+      const part = nodes.slice(from, from + BLOCK);
+      blocks.push({
+        key: `${key} ${from}`,
+        label: head,
+        nodes: part,
+        start: before + from
+      });
+    }
+    before += nodes.length;
+  }
+  return blocks;
+}
+
+/** What is seen of the list; while it is hidden, what was seen last. */
+function usePlace(box: React.RefObject<HTMLDivElement>): IPlace {
+  const [place, setPlace] = React.useState({ top: 0, height: 320, width: 0 });
+  React.useLayoutEffect(() => {
+    const host = box.current!;
+    const look = () => {
+      const row = host.firstElementChild?.getBoundingClientRect();
+      if (!row?.width) {
+        return;
+      }
+      const top = Math.floor(host.scrollTop / STEP) * STEP;
+      const now = { top, height: host.clientHeight + STEP, width: row.width };
+      setPlace(before =>
+        before.top === now.top &&
+        before.height === now.height &&
+        before.width === now.width
+          ? before
+          : now
+      );
+    };
+    look();
+    host.addEventListener('scroll', look, { passive: true });
+    const size = new ResizeObserver(look);
+    size.observe(host);
+    return () => {
+      host.removeEventListener('scroll', look);
+      size.disconnect();
+    };
+  }, [box]);
+  return place;
+}
+
+/** Give a node's tile the focus, now or as soon as it is drawn. */
+function useFocus(
+  box: React.RefObject<HTMLDivElement>
+): (node: string) => void {
+  const wanted = React.useRef<string>();
+  const look = () => {
+    const tile = tilesOf(box.current!).find(
+      one => one.dataset.node === wanted.current
+    );
+    if (tile) {
+      wanted.current = undefined;
+      tile.focus();
+    }
+  };
+  React.useEffect(() => {
+    if (wanted.current !== undefined) {
+      look();
+    }
+  });
+  return node => {
+    wanted.current = node;
+    look();
+  };
+}
+
+function tilesOf(box: Element): HTMLElement[] {
+  return [...box.querySelectorAll<HTMLElement>('[role=option]')];
+}
+
+/** The number of the node that a key selects; rows are found by the tiles' positions. */
 function destination(
   key: string,
-  tiles: HTMLElement[],
+  tile: HTMLElement,
   at: number,
-  leftwards: boolean
+  count: number
 ): number | null {
-  const top = tiles[at]?.offsetTop;
-  const columns = tiles.filter(tile => tile.offsetTop === top).length || 1;
+  const box = tile.closest('[role=listbox]')!;
+  const leftwards = getComputedStyle(box).direction === 'rtl';
+  const row = tilesOf(box).filter(one => one.offsetTop === tile.offsetTop);
   const moves: Record<string, number> = {
     ArrowRight: leftwards ? at - 1 : at + 1,
     ArrowLeft: leftwards ? at + 1 : at - 1,
-    ArrowDown: at + columns,
-    ArrowUp: at - columns,
+    ArrowDown: at + row.length,
+    ArrowUp: at - row.length,
     Home: 0,
-    End: tiles.length - 1
+    End: count - 1
   };
   const to = moves[key];
-  return at >= 0 && to >= 0 && to < tiles.length ? to : null;
+  return at >= 0 && to >= 0 && to < count ? to : null;
 }
 
 interface IBlock {
@@ -156,6 +223,9 @@ interface IBlock {
   roles: readonly NodeRole[];
   current: string | null;
   named: boolean;
+  /** How many nodes stand before this block, and how many there are; null where all of them have a tile. */
+  start: number;
+  total: number | null;
 }
 
 const Block = React.memo(
@@ -181,6 +251,8 @@ const Block = React.memo(
     before.selected === after.selected &&
     before.current === after.current &&
     before.named === after.named &&
+    before.start === after.start &&
+    before.total === after.total &&
     before.nodes.length === after.nodes.length &&
     before.nodes.every((node, index) => node === after.nodes[index]) &&
     before.roles.every((role, index) => role === after.roles[index])
@@ -198,11 +270,11 @@ function useTiles(props: IBlock): readonly JSX.Element[] {
       old?.props.nodes[index] === node &&
       old.props.roles[index] === props.roles[index] &&
       old.props.named === props.named &&
+      old.props.start === props.start &&
+      old.props.total === props.total &&
       (old.props.selected === node.node) === (props.selected === node.node) &&
       (old.props.current === node.node) === (props.current === node.node);
-    return same
-      ? old.tiles[index]
-      : tileOf(node, props.roles[index], props, trans);
+    return same ? old.tiles[index] : tileOf(node, index, props, trans);
   });
   React.useEffect(() => {
     before.current = { props, tiles };
@@ -210,13 +282,14 @@ function useTiles(props: IBlock): readonly JSX.Element[] {
   return tiles;
 }
 
-/** No component of its own, since there are ten thousand of them. */
+/** No component of its own, since there are a thousand of them. */
 function tileOf(
   node: INodeView,
-  role: NodeRole,
+  index: number,
   block: IBlock,
   trans: TranslationBundle
 ): JSX.Element {
+  const role = block.roles[index];
   const word = roleLabel(role, trans);
   const words = [node.node, word, ...node.jobs];
   if (node.incarnation > 1) {
@@ -230,6 +303,8 @@ function tileOf(
       role="option"
       tabIndex={node.node === block.current ? 0 : -1}
       aria-selected={node.node === block.selected}
+      aria-posinset={block.total === null ? undefined : block.start + index + 1}
+      aria-setsize={block.total ?? undefined}
       aria-label={words.join(', ')}
       title={words.join(' · ')}
       data-node={node.node}

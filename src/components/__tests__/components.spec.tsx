@@ -57,13 +57,42 @@ const JOB: IJobView = {
 const NONE = new Map<string, NodeRole>();
 const all = (nodes: INodeView[]) => [{ key: '', label: '', nodes }];
 
-/** Wait until each node has its tile. */
-async function allDrawn(): Promise<void> {
-  while (host.querySelector('[role=listbox][aria-busy]')) {
-    await act(
-      () => new Promise<void>(resolve => requestAnimationFrame(() => resolve()))
+let laidOut: jest.SpyInstance[] = [];
+
+/** Lay the grid out as a browser does: so wide, a window of 320 pixels. */
+function layOut(width: number): void {
+  const page = HTMLElement.prototype;
+  laidOut = [
+    jest
+      .spyOn(page, 'getBoundingClientRect')
+      .mockReturnValue({ width } as DOMRect),
+    jest.spyOn(page, 'clientHeight', 'get').mockReturnValue(320)
+  ];
+}
+
+afterEach(() => laidOut.forEach(spy => spy.mockRestore()));
+
+const tiles = () => [...host.querySelectorAll<HTMLElement>('[role=option]')];
+
+function press(key: string): void {
+  act(() => {
+    document.activeElement!.dispatchEvent(
+      new KeyboardEvent('keydown', { key, bubbles: true })
     );
-  }
+  });
+}
+
+/** A grid whose selection is remembered. */
+function Selecting(props: { nodes: INodeView[]; began?: string }): JSX.Element {
+  const [selected, setSelected] = React.useState(props.began ?? null);
+  return (
+    <NodeGrid
+      groups={all(props.nodes)}
+      parts={NONE}
+      selected={selected}
+      onSelect={setSelected}
+    />
+  );
 }
 
 describe('NodeGrid', () => {
@@ -77,12 +106,11 @@ describe('NodeGrid', () => {
         onSelect={() => undefined}
       />
     );
-    const tiles = [...host.querySelectorAll<HTMLElement>('[role=option]')];
-    expect(tiles.map(tile => tile.getAttribute('aria-label'))).toEqual([
+    expect(tiles().map(tile => tile.getAttribute('aria-label'))).toEqual([
       'node-1, free',
       'node-2, joining, j-1'
     ]);
-    expect(tiles.map(tile => tile.tabIndex)).toEqual([0, -1]);
+    expect(tiles().map(tile => tile.tabIndex)).toEqual([0, -1]);
   });
 
   it('is walked with the keyboard', () => {
@@ -95,12 +123,6 @@ describe('NodeGrid', () => {
         onSelect={name => selected.push(name)}
       />
     );
-    const press = (key: string) =>
-      act(() => {
-        document.activeElement!.dispatchEvent(
-          new KeyboardEvent('keydown', { key, bubbles: true })
-        );
-      });
     find('[data-node=node-1]').focus();
     press('Enter');
     expect(selected).toEqual(['node-1']);
@@ -112,25 +134,58 @@ describe('NodeGrid', () => {
     expect(selected).toEqual(['node-2', 'node-3', 'node-1']);
   });
 
-  it('draws thousands of nodes a part per frame', async () => {
-    const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
-    const grid = (
-      <NodeGrid
-        groups={all(nodes)}
-        parts={NONE}
-        selected={null}
-        onSelect={jest.fn()}
-      />
+  it('of thousands of nodes draws those near what is seen, and tells how many there are', () => {
+    layOut(269); // 30 tiles of 8 pixels and the gaps between them
+    draw(
+      <Selecting nodes={Array.from({ length: 10000 }, (_, i) => node(i))} />
     );
-    draw(grid);
-    const tiles = () => host.querySelectorAll('[role=option]').length;
-    expect(tiles()).toBe(600);
-    expect(find('[role=listbox]').getAttribute('aria-busy')).toBe('true');
-    await allDrawn();
-    expect(tiles()).toBe(2000);
+    const grid = find('[role=listbox]');
+    const blocks = [...grid.children] as HTMLElement[];
+    const heights = blocks.map(block => block.style.height);
+    expect(heights.filter(height => height === '').length).toBe(
+      tiles().length / 100
+    );
+    expect(new Set(heights)).toEqual(new Set(['', '35px'])); // 4 rows, without the last gap
+    expect(blocks).toHaveLength(100);
+    expect(tiles().length).toBe(1600); // 320 pixels, two steps of scrolling, 160 beyond
+    act(() => {
+      grid.scrollTop = 1800;
+      grid.dispatchEvent(new Event('scroll'));
+    });
+    const names = tiles().map(tile => tile.dataset.node);
+    expect(names.slice(0, 100)).toContain('node-0'); // Tab comes to it
+    expect(names[100]).toBe('node-4400');
+    expect(names.length).toBeLessThan(2500);
+    expect(find('[data-node=node-4400]').getAttribute('aria-posinset')).toBe(
+      '4401'
+    );
+    expect(find('[data-node=node-4400]').getAttribute('aria-setsize')).toBe(
+      '10000'
+    );
   });
 
-  it('leaves blocks without news alone', async () => {
+  it('is walked with the keyboard to nodes that have no tile yet', () => {
+    layOut(269);
+    draw(
+      <Selecting nodes={Array.from({ length: 10000 }, (_, i) => node(i))} />
+    );
+    find('[data-node=node-0]').focus();
+    press('End');
+    expect((document.activeElement as HTMLElement).dataset.node).toBe(
+      'node-9999'
+    );
+    expect(find('[aria-selected=true]').dataset.node).toBe('node-9999');
+    press('ArrowLeft');
+    expect((document.activeElement as HTMLElement).dataset.node).toBe(
+      'node-9998'
+    );
+    press('Home');
+    expect((document.activeElement as HTMLElement).dataset.node).toBe('node-0');
+    expect(tiles().filter(tile => tile.tabIndex === 0)).toHaveLength(1);
+  });
+
+  it('leaves blocks without news alone', () => {
+    layOut(6000);
     const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
     const grid = (list: INodeView[]) => (
       <NodeGrid
@@ -141,7 +196,7 @@ describe('NodeGrid', () => {
       />
     );
     draw(grid(nodes));
-    await allDrawn();
+    expect(tiles()).toHaveLength(2000);
     const changed = [...nodes];
     changed[1500] = node(1500, { state: 'lost' });
     const seen: string[] = [];

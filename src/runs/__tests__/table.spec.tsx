@@ -28,10 +28,6 @@ function given(): Rows {
 }
 
 it('says why a filter finds nothing, and takes it away', async () => {
-  globalThis.ResizeObserver ??= class {
-    observe() {}
-    disconnect() {}
-  } as any;
   draw(<RunsTable rows={given()} />);
   expect(host.querySelector('.jp-Hp-nomatch')).toBeNull();
   fill(find('.jp-Hp-filter'), 'state:faild');
