@@ -20,9 +20,11 @@ from jupyter_hyperpod.control import housekeeping, jobs
 from jupyter_hyperpod.control.remote import followed, follower
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, HyperpodError
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.notebook.push import with_values
 from jupyter_hyperpod.storage.journal import command_writer, event_writer
 from jupyter_hyperpod.storage.mirror.mirror_frames import CONTENT_BYTES
 from jupyter_hyperpod.storage.store import JobStore, Store
+from jupyter_hyperpod.storage.values import leave, pulled
 from jupyter_hyperpod.supervisor.head_pod import SETTLED
 
 Wait = Callable[..., None]
@@ -104,7 +106,7 @@ def job(store: Store) -> JobStore:
         (folder / "größe.py").write_text("x = 1\n")
         (folder / "table.bin").write_bytes(os.urandom(3 * CONTENT_BYTES + 17))
 
-    digest = store.put_cell("print(1)\n")
+    digest = store.put_cell(with_values("\nprint(values)", {"values": list(range(9))}, store))
     spec = JobSpec(name="far", cell_digest=digest, backend="kubernetes", kubernetes=OPTIONS, include=("/x",))
     return store.create_job(spec, fill)
 
@@ -136,6 +138,7 @@ def test_over_a_bad_connection_everything_arrives_once(
     there = JobStore(Path(way.store) / "jobs" / job.id)
     eventually((job.path / follower.ARRIVED).exists, timeout_s=60)
     assert files(there.path / "include") == files(job.path / "include")
+    assert files(Path(way.store) / "cells") == files(store.cells) and len(files(store.cells)) == 2
     assert there.spec().kubernetes == way.own_options and there.secret() == job.secret()
 
     with command_writer(job.commands, "control") as commands, event_writer(there.events, "coordinator") as journal:
@@ -149,10 +152,12 @@ def test_over_a_bad_connection_everything_arrives_once(
     eventually(lambda: jobs.job_view(store, job.id)["state"] == "stopped", timeout_s=60)
     with pytest.raises(Conflict, match="is being fetched"):
         housekeeping.delete_jobs(store, [job.id])
+    leave(there.path, ["best"], {"best": 0.5})
     (there.path / "ended").touch()
     (there.path / SETTLED).touch()
     following.join(60)
     assert not following.is_alive() and way.removed
+    assert pulled(job.path) == ({"best": 0.5}, [])
     for folder in ("events", "sources"):
         assert files(job.path / folder) == files(there.path / folder)
     housekeeping.delete_jobs(store, [job.id])

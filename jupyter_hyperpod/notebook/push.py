@@ -9,9 +9,7 @@ from typing import Any
 from ..core.errors import SpecError
 from ..core.options import near_matches
 from ..storage.store import Store
-from ..storage.values import encode_values
-
-PRELUDE = "globals().update(__import__('jupyter_hyperpod.storage.values', fromlist=['pushed']).pushed({digest!r}))"
+from ..storage.values import encode_values, prelude
 
 
 def listed(texts: Sequence[str]) -> list[str]:
@@ -73,14 +71,14 @@ def with_values(source: str, values: Mapping[str, Any], store: Store) -> str:
     if not values:
         return source
     digest = store.prepare().put_cell(encode_values(values))
-    prelude = PRELUDE.format(digest=digest)
+    statement = prelude(digest)
     futures = [
         node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom) and node.module == "__future__"
     ]
     if not futures:
-        return prelude + source
+        return statement + source
     lines = source.split("\n")
     last = futures[-1].end_lineno or 1
     column = len(lines[last - 1].encode()[: futures[-1].end_col_offset].decode())
-    lines[last - 1] = f"{lines[last - 1][:column]}; {prelude}{lines[last - 1][column:]}"
+    lines[last - 1] = f"{lines[last - 1][:column]}; {statement}{lines[last - 1][column:]}"
     return "\n".join(lines)

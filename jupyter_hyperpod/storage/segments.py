@@ -77,6 +77,12 @@ def in_order(found: Iterable[str]) -> list[JournalSegment]:
     return sorted(filter(None, map(JournalSegment.of, found)), key=lambda segment: segment.order)
 
 
+def as_written(name: str) -> tuple[str, int, int]:
+    """Sorts files by when they were written: a follower takes a segment for complete when it sees the next one."""
+    segment = JournalSegment.of(name)
+    return (name, 0, 0) if segment is None else segment.order
+
+
 def last_records(segments: list[JournalSegment]) -> dict[str, int]:
     """Name -> the number of the last record, of all complete segments. ``segments`` are in order."""
     ends = {segment.name: segment.last for segment in segments if segment.last is not None}

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from .store import write_private
 LIMIT_BYTES = 8 * 2**20
 PULL_LIMIT_BYTES = 64 * 2**20
 PULLED = "pulled.json"
+_PRELUDE = "globals().update(__import__('jupyter_hyperpod.storage.values', fromlist=['pushed']).pushed({digest!r}))"
+_PUSHED = re.compile(re.escape(_PRELUDE).replace(re.escape("{digest!r}"), "'([0-9a-f]{64})'"))
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _ARRAY_KINDS = "biufcmMUS"
@@ -50,6 +53,16 @@ def encode_values(values: Mapping[str, Any]) -> str:
 def decode_values(text: str) -> dict[str, Any]:
     """Inverse of `encode_values`."""
     return {name: _decode(record) for name, record in json.loads(text).items()}
+
+
+def prelude(digest: str) -> str:
+    """A statement, of one line, that defines the values stored under `digest` in a cell."""
+    return _PRELUDE.format(digest=digest)
+
+
+def pushed_in(source: str) -> list[str]:
+    """The digests of the values that a cell's preludes define."""
+    return _PUSHED.findall(source)
 
 
 def pushed(digest: str) -> dict[str, Any]:

@@ -76,6 +76,37 @@ def test_a_stream_that_is_cut_after_any_byte_is_continued(there: Path, here: Pat
     assert [frame.head for frame in FrameReader().feed(sent(there, here)) if "at" in frame.head] == []
 
 
+def test_who_reads_while_it_arrives_misses_nothing_where_segments_end(there: Path, here: Path) -> None:
+    """A reader takes a segment for complete as soon as the next one is there."""
+    target, source = MirrorTarget(here, FROM_HEAD), MirrorSource(there, {})
+    reader, read = follow_events(here / "events"), []
+    with (
+        event_writer(there / "events", "worker-a", segment_bytes=2000) as worker,
+        event_writer(there / "events", "coordinator", segment_bytes=2000) as head,
+    ):
+        for number in range(60):
+            for journal in (worker, head):
+                journal.append("warning.raised", {"text": str(number)})
+            if number % 4 == 3:
+                for frame in source.news():
+                    target.take(frame)
+                    read += reader.poll()
+    for writer in ("worker-a.", "coordinator."):
+        assert [event.data["text"] for event in read if event.writer.startswith(writer)] == [str(n) for n in range(60)]
+    assert len(list((here / "events").glob("*+*"))) > 4
+
+
+def test_values_that_come_back_are_there_before_the_end_is(there: Path, here: Path) -> None:
+    target = MirrorTarget(here, FROM_HEAD)
+    (there / "pulled.json").write_text('{"values": {}, "problems": []}')
+    (there / "events" / "coordinator.1.jsonl").write_text("the end\n")
+    for frame in MirrorSource(there, {}).news():
+        target.take(frame)
+        assert (here / "pulled.json").exists() or not (here / "events" / "coordinator.1.jsonl").exists()
+    assert files(here) | {"spec.json": b""} == files(there)
+    assert (here / "pulled.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_how_a_job_ends_comes_after_all_that_was_written_before(there: Path, here: Path) -> None:
     """A reader that sees the end has every step, whenever the head goes on writing while it is read."""
     events, target, source = there / "events", MirrorTarget(here, FROM_HEAD), MirrorSource(there, {})

@@ -30,7 +30,9 @@ from ...storage.journal_writer import JournalWriter
 from ...storage.mirror.mirror_frames import CONTENT_BYTES, Frame, FrameReader
 from ...storage.mirror.source import OF_CLIENT
 from ...storage.mirror.target import FROM_HEAD, MirrorTarget
+from ...storage.segments import as_written
 from ...storage.store import ENDED_MARK, JobStore, Store, create_first
+from ...storage.values import pushed_in
 from ...system.diagnostics import note
 from ...system.locks import one_at_a_time
 from .followed import BUSY, FETCHED, LOCK
@@ -157,8 +159,9 @@ class HeadFollower:
 
     def _first(self) -> Iterator[Frame]:
         """Everything with which a job begins."""
-        cell = self._store.cell(self._spec.cell_digest).encode()
-        yield Frame({"path": f"cells/{self._spec.cell_digest}", "whole": 1}, cell)
+        cell = self._store.cell(self._spec.cell_digest)
+        for digest in (self._spec.cell_digest, *pushed_in(cell)):
+            yield Frame({"path": f"cells/{digest}", "whole": 1}, self._store.cell(digest).encode())
         spec = {**self._spec.to_json(), self._spec.backend: dict(self._head.own_options)}
         JobSpec.from_json(spec)  # what the head reads is checked here, where somebody sees it
         for name in FIRST:
@@ -194,7 +197,7 @@ class HeadFollower:
         """Bring what commands and our own events have more than the head has."""
         frames = []
         for folder, ours in (("commands", ("",)), ("events", OF_CLIENT)):
-            for path in files(self._job.path / folder):
+            for path in sorted(files(self._job.path / folder), key=lambda path: as_written(path.name)):
                 name, at = f"{folder}/{path.name}", self._sent.get(f"{folder}/{path.name}", 0)
                 if path.name.startswith(ours) and path.stat().st_size > at:
                     with open(path, "rb") as file:

@@ -20,6 +20,7 @@ from ...core.errors import ProtocolError
 
 HEAD_BYTES = 4 << 20  # of a line: the names of a folder may be many
 CONTENT_BYTES = 1 << 20
+WHOLE_BYTES = 80 << 20  # of a file that is sent whole: values that come back may have 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
     for name in ("size", "at"):
         if type(found.get(name, 0)) is not int or not 0 <= found.get(name, 0) < 1 << 50:
             raise ProtocolError(f"the other side sent a frame whose {name} is {str(found[name])[:40]}")
-    if found.get("size", 0) > CONTENT_BYTES * 64 or ("path" in found and not isinstance(found["path"], str)):
+    if found.get("size", 0) > WHOLE_BYTES or ("path" in found and not isinstance(found["path"], str)):
         raise ProtocolError("the other side sent a frame that is too large, or names no file")
     return found

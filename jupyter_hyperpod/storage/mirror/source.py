@@ -14,9 +14,10 @@ from pathlib import Path
 from ...core.errors import StoreError
 from ..folded import SNAPSHOT
 from ..resources.node_uses import FOLDER as RESOURCES
-from ..segments import SUFFIX
+from ..segments import SUFFIX, as_written
 from ..source_record import FOLDER as SOURCES
 from ..store import ENDED_MARK
+from ..values import PULLED
 from .mirror_frames import CONTENT_BYTES, Frame
 
 EVENTS = "events"
@@ -50,6 +51,7 @@ class MirrorSource:
                 if folder != EVENTS or not name.startswith(LAST):
                     path = f"{folder}/{name}"
                     yield from self._growth(path) if grows(folder, name) else self._whole(path)
+        yield from self._whole(PULLED)  # a notebook that sees the end takes the values
         for path, size in until.items():
             yield from self._growth(path, size)
         for name in SINGLE:
@@ -61,7 +63,7 @@ class MirrorSource:
     def _names(self, folder: str) -> list[str]:
         with suppress(OSError), os.scandir(self._job / folder) as entries:
             files = (one.name for one in entries if one.is_file(follow_symlinks=False))
-            return sorted(name for name in files if is_of_head(folder, name))
+            return sorted((name for name in files if is_of_head(folder, name)), key=as_written)
         return []
 
     def _size(self, path: str) -> int:
