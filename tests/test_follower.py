@@ -23,6 +23,7 @@ from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.notebook.push import with_values
 from jupyter_hyperpod.storage.journal import command_writer, event_writer
 from jupyter_hyperpod.storage.mirror.mirror_frames import CONTENT_BYTES
+from jupyter_hyperpod.storage.source_record import SourceRecord
 from jupyter_hyperpod.storage.store import JobStore, Store
 from jupyter_hyperpod.storage.values import leave, pulled
 from jupyter_hyperpod.supervisor.head_pod import SETTLED
@@ -105,6 +106,7 @@ def job(store: Store) -> JobStore:
         (folder / "__init__.py").touch()
         (folder / "größe.py").write_text("x = 1\n")
         (folder / "table.bin").write_bytes(os.urandom(3 * CONTENT_BYTES + 17))
+        SourceRecord(building).of("/fsx/own.py", b"x = 1")
 
     digest = store.put_cell(with_values("\nprint(values)", {"values": list(range(9))}, store))
     spec = JobSpec(name="far", cell_digest=digest, backend="kubernetes", kubernetes=OPTIONS, include=("/x",))
@@ -138,6 +140,7 @@ def test_over_a_bad_connection_everything_arrives_once(
     there = JobStore(Path(way.store) / "jobs" / job.id)
     eventually((job.path / follower.ARRIVED).exists, timeout_s=60)
     assert files(there.path / "include") == files(job.path / "include")
+    assert SourceRecord(there.path).known("/fsx/own.py") == b"x = 1"
     assert files(Path(way.store) / "cells") == files(store.cells) and len(files(store.cells)) == 2
     assert there.spec().kubernetes == way.own_options and there.secret() == job.secret()
 
@@ -147,7 +150,6 @@ def test_over_a_bad_connection_everything_arrives_once(
         commands.append("stop", {"reason": "enough"})
         eventually(lambda: b"enough" in b"".join(files(there.commands).values()), timeout_s=60)
         journal.append("job.state", {"state": "stopped", "reason": "enough"})
-    (there.path / "sources").mkdir()
     (there.path / "sources" / "1-data.jsonl").write_bytes(b"a version without a line's end")
     eventually(lambda: jobs.job_view(store, job.id)["state"] == "stopped", timeout_s=60)
     with pytest.raises(Conflict, match="is being fetched"):

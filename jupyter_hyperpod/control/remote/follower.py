@@ -31,6 +31,7 @@ from ...storage.mirror.mirror_frames import CONTENT_BYTES, Frame, FrameReader
 from ...storage.mirror.source import OF_CLIENT
 from ...storage.mirror.target import FROM_HEAD, MirrorTarget
 from ...storage.segments import as_written
+from ...storage.source_record import FOLDER as SOURCES
 from ...storage.store import ENDED_MARK, JobStore, Store, create_first
 from ...storage.values import pushed_in
 from ...system.diagnostics import note
@@ -168,6 +169,8 @@ class HeadFollower:
             with suppress(FileNotFoundError):
                 content = (self._job.path / name).read_bytes()
                 yield Frame({"path": name, "whole": 1}, json.dumps(spec).encode() if name == "spec.json" else content)
+        for path in sorted((self._job.path / SOURCES).glob("*")):  # what the other trials of a sweep import
+            yield Frame({"path": f"{SOURCES}/{path.name}", "whole": 1}, path.read_bytes())
         for path in sorted((self._job.path / "include").rglob("*")):
             if path.is_file():
                 yield from self._pieces(path)

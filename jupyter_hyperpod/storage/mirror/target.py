@@ -22,7 +22,7 @@ _PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
 _OWN = r"[^/\0.][^/\0]{0,254}"  # people name the files of their folders as they like
 FROM_HEAD = re.compile(rf"(?:events|resources|output|logs|sources)/{_PART}|view\.json|pulled\.json|ended")
 FROM_CLIENT = re.compile(
-    rf"(?:events/(?:control|follower)\.|commands/){_PART}|spec\.json|secret|environment|fingerprint\.json"
+    rf"(?:events/(?:control|follower)\.|commands/|sources/){_PART}|spec\.json|secret|environment|fingerprint\.json"
     rf"|include/(?:{_OWN}/)*{_OWN}"
 )
 
