@@ -41,6 +41,7 @@ CLUSTERS = {"cluster", "shared_cluster", "switched_on"}
 REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes", "gpu")
 MARK = "TEST_PYTEST_MARK"  # of this process alone: several may run beside each other
 os.environ[MARK] = f"pytest-{secrets.token_hex(6)}"
+FAILED = os.environ.pop("TEST_FAILED", "")  # a file for the names of tests that fail: `.ci/beside` tries them again
 _MARKED, _SHARED = setting(MARK, os.environ[MARK]), setting(SHARED_MARK)
 
 settings.register_profile(
@@ -48,6 +49,14 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down what fails, each test once."""
+    if FAILED and report.failed:
+        known = Path(FAILED).read_text().splitlines() if Path(FAILED).exists() else []
+        if report.nodeid not in known:
+            Path(FAILED).write_text("".join(f"{name}\n" for name in [*known, report.nodeid]))
 
 
 @pytest.hookimpl(tryfirst=True)
