@@ -433,6 +433,19 @@ def test_stopping_ends_jobs_nodes_and_sockets(store: Store, eventually: Wait) ->
     assert told == ["starting", "running", "stopping", "stopped"]
 
 
+def test_a_cluster_that_somebody_else_stops_meanwhile_is_not_started_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.ensure_started(store, nodes=1, spares=0)
+    control.wait_ready(store)
+    control.stop(store)
+    (store.cluster / "node-1.sock").touch()  # its nodes end at this moment
+    answers = iter([True])  # so did it, when the other request was read
+    monkeypatch.setattr(control, "connectable", lambda _: next(answers, False))
+    monkeypatch.setattr(control, "ensure_started", lambda *_, **__: pytest.fail("it was started again"))
+    control.stop(store)
+
+
 def test_stopping_finds_the_nodes_of_a_dead_supervisor(store: Store) -> None:
     control.ensure_started(store, nodes=2, spares=0)
     left = [identify(pid) for pid, _ in nodes(control.wait_ready(store)).values()]
