@@ -50,11 +50,12 @@ test('a cell that raises keeps its card and its dashboard', async ({
     );
     await expect(card.getByRole('progressbar')).toHaveCount(0);
     const row = page.locator('.jp-Hp-job').first();
-    const [name, error] = await Promise.all([
-      box(row.locator('.jp-Hp-name')),
-      box(row.locator('.jp-Hp-joberror'))
-    ]);
-    expect(error.y - name.y - name.height, 'no empty row').toBeLessThan(16);
+    const between = async () => {
+      const name = await box(row.locator('.jp-Hp-name'));
+      const error = await box(row.locator('.jp-Hp-joberror'));
+      return error.y - name.y - name.height;
+    };
+    await expect.poll(between, 'no empty row').toBeLessThan(16);
     const idle = page.locator('.jp-Hp-idle');
     await idle.getByRole('status').evaluate(text => {
       (text.firstChild as Text).data = 'Idle: ends by itself in 3 h 59 min';
