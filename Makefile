@@ -148,13 +148,17 @@ define pieces
 printf '\nmake %s: everything passed in %s s\n' $@ "$$((SECONDS - started))"
 endef
 
-# Python and TypeScript at the same time, one core each; what TypeScript said comes after what Python said.
+# $(call halves,name): NAME-python and NAME-js at the same time, one core each; what TypeScript said comes at the end.
+define halves
+	@started=$$SECONDS; said=$$(mktemp -t hyperpod-halves.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
+	$(MAKE) $(1)-js >"$$said" 2>&1 & js=$$!; \
+	$(MAKE) $(1)-python || status=1; wait $$js || status=1; cat "$$said"; \
+	[ $$status = 0 ] || exit $$status; printf '\n%s: everything passed in %s s\n' "make $(1)" "$$((SECONDS - started))"
+endef
+
 .PHONY: check
 check: install  ## lint, types, translations, layers, policies, folds: within a minute
-	@started=$$SECONDS; said=$$(mktemp -t hyperpod-check.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
-	$(MAKE) check-js >"$$said" 2>&1 & js=$$!; \
-	$(MAKE) check-python || status=1; wait $$js || status=1; cat "$$said"; \
-	[ $$status = 0 ] || exit $$status; printf '\nmake check: everything passed in %s s\n' "$$((SECONDS - started))"
+	$(call halves,check)
 
 .PHONY: check-python check-js
 check-python: install
@@ -199,18 +203,21 @@ soak-kubernetes: kubernetes  ## random faults on a real Kubernetes for MINUTES=5
 soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soon as the last is mended; needs root
 	$(call step,random faults on SLURM,python tests/leaks.py jupyter hyperpod bench slurm-soak minutes=$${MINUTES:-5} every_s=0)
 
-.PHONY: lint
+.PHONY: lint lint-python lint-js
 lint: install  ## ruff, mypy, translations, tsc, eslint, prettier
+	$(call halves,lint)
+lint-python: install
 	$(call step,ruff,ruff check .)
 	$(call step,mypy,mypy)
 	$(call step,translations,python -m translations --check)
+lint-js: install
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 # Tests run in lanes beside each other, because they often wait: for members, servers and schedulers. The last lane of
 # each kind takes what no other one names.
 FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" \
 	"tests/storage tests/server tests/backends tests/aws"
-SLOW_LANES := "tests/runtime" "tests/adoption tests/loader tests/serving tests/slurm"
+SLOW_LANES := "tests/runtime" "tests/slurm tests/adoption"
 KUBERNETES := tests/kubernetes/test_
 KUBERNETES_LANES := "$(KUBERNETES)jobs.py $(KUBERNETES)kept_pods.py $(KUBERNETES)head.py $(KUBERNETES)setup.py \
 	$(KUBERNETES)operator.py"

@@ -25,8 +25,8 @@ TIMES = 1.3  # by how much it takes longer to read than the watchdog waits
 PIECE = 20_000
 
 
-def write_history(directory: Path, duration_s: float) -> None:
-    """States of a job that recovers again and again, as many as take so much CPU time to read."""
+def write_history(directory: Path, duration_s: float) -> Path:
+    """States of a job that recovers again and again, as many as take so much CPU time to read; returns their file."""
     with event_writer(directory, "coordinator") as writer:
         name = writer.name
     line = b'{"v":1,"writer":"%s","seq":%d,"time_s":%f,"kind":"job.state",'
@@ -44,6 +44,7 @@ def write_history(directory: Path, duration_s: float) -> None:
     with open(directory / f"{name}.jsonl", "ab") as file:
         for piece in range(pieces):
             file.write(b"".join(lines(1 + piece * PIECE, PIECE)))
+    return directory / f"{name}.jsonl"
 
 
 @pytest.mark.timeout(600)
@@ -51,7 +52,7 @@ def test_a_supervisor_answers_while_it_reads_and_is_not_killed(cluster: Store, e
     control.wait_ready(cluster)
     job_id = jobs.submit(cluster, "import time\ntime.sleep(3600)", nodes=1, spares=0)
     jobs.wait(cluster, job_id, {"running"}, 60)
-    write_history(cluster.job(job_id).events, TIMES * supervisor_watchdog.SILENT_S)
+    history = write_history(cluster.job(job_id).events, TIMES * supervisor_watchdog.SILENT_S)
     before = int(control.request(cluster, {"op": "status"})["pid"])
     os.kill(before, signal.SIGKILL)
 
@@ -73,6 +74,7 @@ def test_a_supervisor_answers_while_it_reads_and_is_not_killed(cluster: Store, e
     small = jobs.submit(cluster, "print('small')", nodes=1, spares=0)
     assert jobs.wait(cluster, small, timeout_s=120)["state"] == "succeeded"
     assert control.request(cluster, {"op": "status"})["pid"] == pid
+    history.unlink()  # the fixture reads all journals at the end
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ export default defineConfig({
     actionTimeout: 60_000,
     navigationTimeout: 90_000,
     video: 'off',
-    trace: 'retain-on-failure',
+    // without a film, for which each test paints and encodes every frame
+    trace: { mode: 'retain-on-failure', screenshots: false },
     screenshot: 'only-on-failure',
     launchOptions: {
       executablePath,

@@ -229,6 +229,21 @@ def reference(shared_cluster: Store) -> Run:
     return run
 
 
+@pytest.fixture(scope="session")
+def undisturbed(shared_cluster: Store) -> Callable[[str], Run]:
+    """A cell on one node that nothing disturbs; each cell runs once, however many tests compare with it."""
+    known: dict[str, Run] = {}
+
+    def run_of(source: str) -> Run:
+        if source not in known:
+            run = start(shared_cluster, source, nodes=1)
+            run.finish()
+            known[source] = run
+        return known[source]
+
+    return run_of
+
+
 @pytest.fixture
 def patience() -> Callable[[Callable[[], object], float], None]:
     """Wait for a condition with a bound, without a job."""

@@ -424,7 +424,7 @@ def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
 LEFT = """
 def slow_loss(batch):
     if session.step == 2 and session.world_size == 1:
-        time.sleep(1.0)  # a newcomer gets ready, and is called for the end of this step
+        time.sleep(float(os.environ.get("PAUSE_S", "0")))  # a newcomer gets ready, and is called for this step's end
     return loss_fn(batch)
 
 history = []
@@ -443,7 +443,7 @@ def test_a_member_that_arrives_while_the_cell_leaves_its_loop(job: Submit, count
     source = cell(LEFT).replace("COUNT", str(count))
     undisturbed = job(source, nodes=1)
     undisturbed.finish()
-    run = job(source, nodes=1, elastic="1:2")
+    run = job(source, nodes=1, elastic="1:2", env={"PAUSE_S": "0.7"})
     run.until_step(2)
     run.scale(2)
     run.finish()

@@ -65,6 +65,7 @@ def test_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
         torn: list[Path] = []
         while not torn:
             assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.001)
             whole = list(Directory(place).committed())
             torn = [p for p in place.glob(".saving-*/state.safetensors") if whole and p.exists() and p.stat().st_size]
         process.send_signal(signal.SIGKILL)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -73,10 +74,8 @@ def change(cell: str) -> str:
     return CELL.replace("CHANGE", cell)
 
 
-def alone_and_joined(job: Submit, cell: str, by: str, nodes: int, most: int, joins_after: int) -> tuple[Run, Run]:
-    """The cell on one node; and on several, where members join because there are ``most``, or because one is killed."""
-    alone = job(cell, nodes=1)
-    alone.finish()
+def joined(job: Submit, cell: str, by: str, nodes: int, most: int, joins_after: int) -> Run:
+    """The cell on several nodes, where members join because there are ``most``, or because one is killed."""
     run = job(cell, nodes=nodes, elastic=f"1:{most}", env={"PAUSE_S": "0.02"})
     run.until_step(joins_after)
     if by == "growth":
@@ -85,13 +84,15 @@ def alone_and_joined(job: Submit, cell: str, by: str, nodes: int, most: int, joi
         run.kill(rank=0)
     run.finish()
     assert len(run.of_kind("generation.formed")) > 1, run.story()
-    return alone, run
+    return run
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
-def test_what_changes_late_reaches_members_that_join_later(job: Submit, by: str) -> None:
-    alone, run = alone_and_joined(job, change(CHANGES), by, nodes=2, most=4, joins_after=17)
+def test_what_changes_late_reaches_members_that_join_later(
+    job: Submit, undisturbed: Callable[[str], Run], by: str
+) -> None:
+    alone, run = undisturbed(change(CHANGES)), joined(job, change(CHANGES), by, nodes=2, most=4, joins_after=17)
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
 
@@ -147,9 +148,10 @@ RING = """ring = Stage(stage.weight * 0.9)
 
 
 @pytest.mark.timeout(180)
-def test_what_cannot_be_given_is_refused_before_a_member_computes_with_another_value(job: Submit) -> None:
-    alone = job(change(RING), nodes=1)
-    alone.finish()
+def test_what_cannot_be_given_is_refused_before_a_member_computes_with_another_value(
+    job: Submit, undisturbed: Callable[[str], Run]
+) -> None:
+    alone = undisturbed(change(RING))
     run = job(change(RING), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
     run.until_step(22)
     run.scale(3)
@@ -161,10 +163,11 @@ def test_what_cannot_be_given_is_refused_before_a_member_computes_with_another_v
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("cell", "state"), [(CHANGES, "succeeded"), (RING, "failed")], ids=["carried", "refused"])
-def test_what_changed_late_is_in_checkpoints(job: Submit, tmp_path: Path, cell: str, state: str) -> None:
+def test_what_changed_late_is_in_checkpoints(
+    job: Submit, undisturbed: Callable[[str], Run], tmp_path: Path, cell: str, state: str
+) -> None:
     """All members are lost: those that go on have nobody to compare with but the checkpoint."""
-    alone = job(change(cell), nodes=1)
-    alone.finish()
+    alone = undisturbed(change(cell))
     places = f"micro_batch=4, checkpoint=hp.Checkpoint({str(tmp_path)!r}, every_steps=4)"
     run = job(change(cell).replace("micro_batch=4", places), nodes=2, elastic="1:2", env={"PAUSE_S": "0.02"})
     run.until_step(22)
@@ -263,8 +266,10 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as sessio
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
-def test_what_the_loss_function_fills_stops_no_member_that_joins(job: Submit, by: str) -> None:
-    alone, run = alone_and_joined(job, FILLS, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
+def test_what_the_loss_function_fills_stops_no_member_that_joins(
+    job: Submit, undisturbed: Callable[[str], Run], by: str
+) -> None:
+    alone, run = undisturbed(FILLS), joined(job, FILLS, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
     assert run.view["digest"] == alone.view["digest"], run.story()
 
 
@@ -316,8 +321,10 @@ with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as sessio
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
-def test_what_the_loss_function_sets_at_its_first_call_reaches_members_that_join_later(job: Submit, by: str) -> None:
-    alone, run = alone_and_joined(job, ONCE, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
+def test_what_the_loss_function_sets_at_its_first_call_reaches_members_that_join_later(
+    job: Submit, undisturbed: Callable[[str], Run], by: str
+) -> None:
+    alone, run = undisturbed(ONCE), joined(job, ONCE, by, nodes=1 if by == "growth" else 2, most=2, joins_after=15)
     assert run.view["digest"] == alone.view["digest"], run.story()
 
 

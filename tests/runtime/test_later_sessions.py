@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 from jupyter_hyperpod.runtime.checkpoint.ended import SessionEnd, read
 from jupyter_hyperpod.runtime.comm import state_codec
 from jupyter_hyperpod.runtime.program.frames import bind_target
-from tests.runtime.conftest import Submit
+from tests.runtime.conftest import Run, Submit
 
 FOLDS = """
 import os, time, torch, jupyter_hyperpod as hp
@@ -75,9 +76,10 @@ print(first.loss, second.loss, first.step)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("session", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1]], ids=["first", "second", "all"])
-def test_folds_replace_lost_members(job: Submit, session: int, lost: list[int]) -> None:
-    alone = job(FOLDS, nodes=1)
-    alone.finish()
+def test_folds_replace_lost_members(
+    job: Submit, undisturbed: Callable[[str], Run], session: int, lost: list[int]
+) -> None:
+    alone = undisturbed(FOLDS)
     run = job(FOLDS, nodes=2, env={"PAUSE_S": "0.02"})
     run.until_event("session.opened", session)
     begun = len(run.of_kind("step.committed"))

@@ -43,7 +43,7 @@ def seaweedfs() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it uses a twentieth of a core while nobody asks it anything
 def rclone_s3() -> Iterator[S3Server]:
     """``rclone serve s3``."""
     with shared(s3_servers.rclone) as server:
