@@ -5,6 +5,9 @@ import { Button } from '../components/parts';
 import { formatDuration } from '../format';
 import type { IIdle } from '../model/views';
 
+/** Minutes before the end at which it is told to those who do not see the page: not each minute. */
+const HEARD_MIN = [1, 5, 10];
+
 /** When a cluster ends that nobody uses, and the button that lets it go on. */
 export function Idle({ idle }: { idle: IIdle }): JSX.Element {
   const { actions, trans } = useShared();
@@ -13,10 +16,15 @@ export function Idle({ idle }: { idle: IIdle }): JSX.Element {
     left_s < 60
       ? trans.__('less than a minute')
       : formatDuration(60 * Math.round(left_s / 60));
+  const soon = HEARD_MIN.find(minutes => left_s <= 60 * minutes);
   return (
     <div className="jp-Hp-row jp-Hp-idle">
-      <span className="jp-Hp-small" role="status">
+      <span className="jp-Hp-small">
         {trans.__('Idle: ends by itself in %1', text)}
+      </span>
+      <span className="jp-Hp-unseen" role="status">
+        {soon !== undefined &&
+          trans.__('Idle: ends by itself in %1', formatDuration(60 * soon))}
       </span>
       <span className="jp-Hp-right">
         <Button

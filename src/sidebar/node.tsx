@@ -21,9 +21,7 @@ export function NodeDetail(props: {
   const now_s = useNow(true);
   return (
     <div className="jp-Hp-detail" role="group" aria-label={node.node}>
-      <span className="jp-Hp-unseen" role="status">
-        {`${node.node}: ${roleLabel(role, trans)}`}
-      </span>
+      <Heard node={node.node} role={role} />
       <div className="jp-Hp-row">
         <span className="jp-Hp-strong">{node.node}</span>
         <StateChip state={role} label={roleLabel(role, trans)} trans={trans} />
@@ -53,6 +51,25 @@ export function NodeDetail(props: {
         <NodeJob key={id} id={id} node={node} />
       ))}
     </div>
+  );
+}
+
+/** Tells who does not see the page that a node's role has changed. The role at first is in the name of its tile. */
+function Heard({ node, role }: { node: string; role: NodeRole }): JSX.Element {
+  const { trans } = useShared();
+  const first = React.useRef({ node, role });
+  const news = React.useRef('');
+  if (first.current.node !== node) {
+    first.current = { node, role };
+    news.current = '';
+  } else if (first.current.role !== role) {
+    first.current = { node, role };
+    news.current = `${node}: ${roleLabel(role, trans)}`;
+  }
+  return (
+    <span className="jp-Hp-unseen" role="status">
+      {news.current}
+    </span>
   );
 }
 

@@ -61,6 +61,15 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
       onSelect(tile.dataset.node!);
     }
   };
+  // A tile that had its title always would be read twice to those who hear the page.
+  const onMouseOver = (event: React.MouseEvent<HTMLDivElement>) => {
+    const tile = (event.target as Element).closest<HTMLElement>(
+      '[role=option]'
+    );
+    if (tile) {
+      tile.title = tile.getAttribute('aria-label')!;
+    }
+  };
   const blocks = blocksOf(groups);
   const place = usePlace(box);
   const heights = blocks.map(block =>
@@ -77,6 +86,7 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
       aria-label={trans.__('Nodes')}
       onKeyDown={onKeyDown}
       onClick={onClick}
+      onMouseOver={onMouseOver}
     >
       {blocks.map((block, index) => {
         const holds = (node: INodeView | null) =>
@@ -306,7 +316,6 @@ function tileOf(
       aria-posinset={block.total === null ? undefined : block.start + index + 1}
       aria-setsize={block.total ?? undefined}
       aria-label={words.join(', ')}
-      title={words.join(' · ')}
       data-node={node.node}
       data-state={role}
       data-spare={role === 'standby' || undefined}

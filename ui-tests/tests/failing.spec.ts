@@ -57,11 +57,12 @@ test('a cell that raises keeps its card and its dashboard', async ({
     };
     await expect.poll(between, 'no empty row').toBeLessThan(16);
     const idle = page.locator('.jp-Hp-idle');
-    await idle.getByRole('status').evaluate(text => {
+    const words = idle.locator('.jp-Hp-small');
+    await words.evaluate(text => {
       (text.firstChild as Text).data = 'Idle: ends by itself in 3 h 59 min';
     });
     const [told, keep] = await Promise.all([
-      box(idle.getByRole('status')),
+      box(words),
       box(idle.getByRole('button', { name: 'Keep' }))
     ]);
     const middle = (of: typeof told) => of.y + of.height / 2;

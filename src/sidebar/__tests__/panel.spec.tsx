@@ -219,7 +219,7 @@ describe('nodes', () => {
       'restarting',
       'free'
     ]);
-    expect(find('[data-node=node-2]').title).toContain('restarted 1 time');
+    expect(find('[data-node=node-2]').ariaLabel).toContain('restarted 1 time');
     expect(find('.jp-Hp-summary').textContent).toBe(
       '7 nodes2 training1 standby1 free1 restarting1 drained1 cut off'
     );
@@ -287,6 +287,19 @@ describe('a cluster that nobody uses', () => {
     expect(keepCluster).toHaveBeenCalledTimes(1);
     draw(<ClusterSection />, panel([], {}, { cluster: running }));
     expect(host.querySelector('.jp-Hp-idle')).toBeNull();
+  });
+
+  it('is heard of a few times, not each minute', () => {
+    const heard = (left_s: number) => {
+      const cluster = { ...running, idle: idle(left_s) };
+      draw(<ClusterSection />, panel([], {}, { cluster }));
+      return find('.jp-Hp-idle [role=status]').textContent;
+    };
+    expect(heard(13_800)).toBe('');
+    const ends = 'Idle: ends by itself in';
+    expect([590, 400, 310].map(heard)).toEqual(Array(3).fill(`${ends} 10 min`));
+    expect([299, 70].map(heard)).toEqual(Array(2).fill(`${ends} 5 min`));
+    expect(heard(20)).toBe(`${ends} 1 min`);
   });
 
   it('says why it has ended, and comes back as it was', async () => {
@@ -533,14 +546,29 @@ describe('the switch “Break something”', () => {
 });
 
 describe('the details of a node', () => {
-  it('tell a screen reader the role when it changes, not each second', async () => {
-    const cluster = { ...newClusterView(), state: 'running', nodes: [node(1)] };
-    draw(<ClusterSection />, panel([], {}, { cluster } as any));
+  it('tell a screen reader the role when it changes, not each second, and not what the tile has told', async () => {
+    const shown = (...nodes: INodeView[]) => {
+      const cluster = { ...newClusterView(), state: 'running', nodes };
+      draw(<ClusterSection />, panel([], {}, { cluster } as any));
+    };
+    shown(node(1), node(2));
     await click('[data-node=node-1]');
     expect(host.querySelector('.jp-Hp-detail [aria-live]')).toBeNull();
-    const heard = find('.jp-Hp-detail [role=status]');
-    expect(heard.textContent).toMatch(/^node-1: \w+$/);
-    expect(heard.closest('[aria-live]')).toBeNull();
+    const heard = () => find('.jp-Hp-detail [role=status]');
+    expect(heard().closest('[aria-live]')).toBeNull();
+    expect(heard().textContent).toBe('');
+    shown(node(1, { state: 'lost' }), node(2));
+    expect(heard().textContent).toBe('node-1: lost');
+    shown(node(1, { state: 'lost' }), node(2));
+    expect(heard().textContent).toBe('node-1: lost');
+    await click('[data-node=node-2]');
+    expect(heard().textContent).toBe('');
+    const tile = find('[data-node=node-2]');
+    expect(tile.title).toBe('');
+    act(() => {
+      tile.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }));
+    });
+    expect(tile.title).toBe('node-2, free');
   });
 });
 
