@@ -219,7 +219,9 @@ describe('nodes', () => {
       'restarting',
       'free'
     ]);
-    expect(find('[data-node=node-2]').ariaLabel).toContain('restarted 1 time');
+    expect(find('[data-node=node-2]').getAttribute('aria-label')).toContain(
+      'restarted 1 time'
+    );
     expect(find('.jp-Hp-summary').textContent).toBe(
       '7 nodes2 training1 standby1 free1 restarting1 drained1 cut off'
     );
