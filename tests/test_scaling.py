@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -193,6 +195,22 @@ def test_a_queue_borrows_idle_nodes_and_gives_them_back_first() -> None:
     shrunk = Claim("borrower", 9, 1, 1, 4, running=True, commanded=1, held=held[:1], queue="product")
     decisions = by_job(allot([shrunk, owner], cluster(4, busy=held[:1]), queues))
     assert decisions["owner"].value.start == held[1:] and decisions["borrower"].value.target == 1
+
+
+def test_a_node_that_comes_back_goes_first_to_a_job_that_has_less_than_it_is_guaranteed() -> None:
+    """Nodes that are out of service count as those that are still to come."""
+    plain = Claim("plain", 0, 1, 1, 4, running=True, commanded=4, held=("node-1", "node-2"), queue="teaching")
+    wide = Claim("wide", 0, 2, 2, 5, running=True, commanded=5, held=("node-5", "node-6", "node-7"), queue="research")
+    queues, busy = (
+        {"research": 4, "teaching": 2},
+        ("node-1", "node-2", "node-4", "node-5", "node-6", "node-7", "node-8"),
+    )
+    found = by_job(allot([plain, wide], cluster(8, busy=busy), queues))
+    assert (found["plain"].value.start, found["wide"].value.start) == ((), ("node-3",))
+    waiting = Claim("new", 0, 3, 1, 1, queue="research")
+    wide = replace(wide, target=3, commanded=3)
+    found = by_job(allot([plain, wide, waiting], cluster(8, busy=busy), queues))
+    assert (found["plain"].value.start, found["new"].value.start) == ((), ("node-3",))
 
 
 def test_what_a_queue_is_guaranteed_is_not_lent_to_a_higher_priority() -> None:

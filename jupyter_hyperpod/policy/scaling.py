@@ -3,7 +3,8 @@
 The rules, in order:
 1. A running job keeps its minimum where it is elastic, and all its nodes where it is not.
 2. A queue's guaranteed nodes are its jobs' own, the highest priority first. Others borrow them while they are idle
-   and give them back first, by shrinking; a job that cannot shrink is not ended for that.
+   and give them back first, by shrinking; a job that cannot shrink is not ended for that. Free nodes go to those first
+   that have fewer than they are guaranteed.
 3. A waiting job starts when its minimum is free. Those whose minimum is guaranteed go first, then higher priority,
    among equals the earlier one. No job overtakes a job that waits for nodes, so small jobs do not starve a large one.
 4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority. An
@@ -113,8 +114,12 @@ def allot_free(
     shares, waits = _shares(ordered, capacity, own, [machine.idle_s for machine in free])
     names = [machine.name for machine in free]
     start = {claim.job_id: _take(names, _floor(claim) - claim.base) for claim in ordered if claim.running}
+    for claim in ordered:  # nodes that are out of service count towards the shares: what is there may not do for all
+        if claim.running:
+            begun = start[claim.job_id]
+            begun += _take(names, min(own[claim.job_id], shares[claim.job_id]) - _present(claim, begun))
     refused: dict[str, Decision[Grant]] = {}
-    for claim in ordered:
+    for claim in sorted(ordered, key=lambda claim: claim.running or own[claim.job_id] < claim.minimum):
         share = shares[claim.job_id]
         if not claim.running and (never := impossible(claim, capacity, standby, queues)):
             refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target, possible=False), never)
@@ -124,7 +129,7 @@ def allot_free(
             _take(names, share)  # kept for this job until its minimum is complete
         else:
             begun = start.setdefault(claim.job_id, [])
-            present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
+            present = _present(claim, begun)
             delay_s = claim.scale_up_delay_s if claim.running and share > own[claim.job_id] else 0.0
             if share > present:
                 begun += _take(names, share - present, among={m.name for m in free if m.idle_s >= delay_s})
@@ -164,6 +169,11 @@ def _spares(claim: Claim, share: int, begun: int) -> int:
     if not claim.running or share < claim.target:
         return 0
     return min(claim.spares, max(0, len(claim.held) + begun - share))
+
+
+def _present(claim: Claim, begun: Sequence[str]) -> int:
+    """How many nodes it works on, with those that it gets now."""
+    return max(claim.base, len(claim.held) - claim.spares) + len(begun)
 
 
 def _floor(claim: Claim) -> int:
