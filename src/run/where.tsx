@@ -189,7 +189,7 @@ function Elastic(props: { choice: IChoice; change: Change }): JSX.Element {
         label={trans.__('Elastic')}
         value={range !== null}
         help={trans.__(
-          'It goes on with fewer nodes when nodes are lost or another job needs them, and grows again, without a restart.'
+          'The fewest and most nodes that the job may have. Without a range it may shrink to one node when nodes are lost or another job needs them. It grows again without a restart.'
         )}
         onChange={on =>
           change({ elastic: on ? offered(choice.nodes ?? 1) : '' })

@@ -24,6 +24,7 @@ from .. import cell_by_cell
 from ..comm.mesh import listen
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
+from ..lone_training import LoneTraining
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
@@ -95,6 +96,16 @@ class Worker:
             self.flush_journal()
         self.reporter.write(kind, data)
 
+    def watch_training(self) -> LoneTraining | None:
+        """Have it told where the cell trains on each of several members by itself."""
+
+        def warn(text: str) -> None:
+            if self.is_first():
+                self.journal("warning.raised", {"text": text})
+
+        several = self.world_size > 1 and self.place.size == 1
+        return LoneTraining(self.world_size, lambda: self.sessions, warn) if several else None
+
     def flush_journal(self) -> None:
         """Wait until every fact of this worker is on the disk, without being taken for hung."""
         if self.reporter is not None:
@@ -162,7 +173,10 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     if not context.spec.script:
         spawned.begin(cell_source, context.job.path)
     me.kernel_choices = kernel_choices()
+    lone = me.watch_training()
     outcome = cell.run(cell_source, context.spec, me.is_first, context.job.path)
+    if lone is not None:
+        lone.end()
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
     me.flush_journal()
