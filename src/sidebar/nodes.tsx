@@ -5,7 +5,7 @@ import { useShared } from '../components/context';
 import type { INodeView } from '../model/views';
 import { NodeRole, roleLabel, roleOf } from '../nodes';
 import type { INodeGroup } from './filters';
-import { heightOf, IPlace, near } from './tiles';
+import { heightOf, IPlace, ITileSize, near } from './tiles';
 
 /** Up to this number of nodes, tiles show names. */
 export const NAMED = 24;
@@ -13,6 +13,8 @@ export const NAMED = 24;
 const SMALL = 600;
 /** Tiles per block; a block without news is not drawn again. */
 const BLOCK = 100;
+/** A row so many pixels away is not the next one: what lies between is not drawn. */
+const FAR = 120;
 /** Scrolling by fewer pixels draws nothing anew. */
 const STEP = 80;
 
@@ -41,12 +43,8 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
   const current = chosen ?? nodes[0] ?? null;
   const focus = useFocus(box);
   const onKeyDown = (event: React.KeyboardEvent<HTMLDivElement>) => {
-    const tile = event.target as HTMLElement;
-    const at = nodes.findIndex(node => node.node === tile.dataset.node);
-    const to = ['Enter', ' '].includes(event.key)
-      ? at
-      : destination(event.key, tile, at, nodes.length);
-    if (to !== null && to >= 0) {
+    const to = destination(event.key, event.target as HTMLElement, nodes);
+    if (to !== null) {
       event.preventDefault();
       onSelect(nodes[to].node);
       focus(nodes[to].node);
@@ -71,9 +69,9 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
     }
   };
   const blocks = blocksOf(groups);
-  const place = usePlace(box);
+  const place = usePlace(box, size === 'small');
   const heights = blocks.map(block =>
-    heightOf(block.nodes.length, block.label !== '', place.width)
+    heightOf(block.nodes.length, block.label !== '', place)
   );
   const [first, last] =
     size === 'small' ? near(heights, place) : [0, blocks.length];
@@ -98,7 +96,7 @@ export function NodeGrid(props: INodeGrid): JSX.Element {
             key={block.key}
             className="jp-Hp-block"
             role="presentation"
-            style={{ height: heights[index] - 1 }}
+            style={{ height: heights[index] - (place.pitch - place.tile) }}
           />
         ) : (
           <Block
@@ -142,25 +140,53 @@ function blocksOf(groups: readonly IHeadedGroup[]): IPart[] {
   return blocks;
 }
 
-/** What is seen of the list; while it is hidden, what was seen last. */
-function usePlace(box: React.RefObject<HTMLDivElement>): IPlace {
-  const [place, setPlace] = React.useState({ top: 0, height: 320, width: 0 });
+/** As base.css has tiles of the smallest size. */
+const UNSEEN: IPlace = {
+  top: 0,
+  height: 320,
+  width: 0,
+  tile: 8,
+  pitch: 9,
+  heading: 23
+};
+
+/** The sizes of tiles and headings, as far as some are drawn. */
+function measured(host: Element): Partial<ITileSize> {
+  const [one, next] = [...host.querySelectorAll('[role=option]')]
+    .slice(0, 2)
+    .map(tile => tile.getBoundingClientRect());
+  const pitch = next ? Math.abs(next.left - one.left) : 0;
+  const heading = host
+    .querySelector('.jp-Hp-block > .jp-Hp-label')
+    ?.getBoundingClientRect().height;
+  return {
+    ...(pitch > one?.width && { tile: one.width, pitch }),
+    ...(heading && pitch > 0 && { heading: heading + pitch - one.width })
+  };
+}
+
+/** What is seen of a list of the smallest tiles; while it is hidden, what was seen last. */
+function usePlace(
+  box: React.RefObject<HTMLDivElement>,
+  small: boolean
+): IPlace {
+  const [place, setPlace] = React.useState<IPlace>(UNSEEN);
   React.useLayoutEffect(() => {
     const host = box.current!;
     const look = () => {
       const row = host.firstElementChild?.getBoundingClientRect();
-      if (!row?.width) {
+      if (!row?.width || !small) {
         return;
       }
       const top = Math.floor(host.scrollTop / STEP) * STEP;
-      const now = { top, height: host.clientHeight + STEP, width: row.width };
-      setPlace(before =>
-        before.top === now.top &&
-        before.height === now.height &&
-        before.width === now.width
-          ? before
-          : now
-      );
+      const height = host.clientHeight + STEP;
+      setPlace(before => {
+        const now = { ...before, ...measured(host), width: row.width };
+        const same = Object.entries({ ...now, top, height }).every(
+          ([name, value]) => before[name as keyof IPlace] === value
+        );
+        return same ? before : { ...now, top, height };
+      });
     };
     look();
     host.addEventListener('scroll', look, { passive: true });
@@ -170,7 +196,7 @@ function usePlace(box: React.RefObject<HTMLDivElement>): IPlace {
       host.removeEventListener('scroll', look);
       size.disconnect();
     };
-  }, [box]);
+  }, [box, small]);
   return place;
 }
 
@@ -207,22 +233,45 @@ function tilesOf(box: Element): HTMLElement[] {
 function destination(
   key: string,
   tile: HTMLElement,
-  at: number,
-  count: number
+  nodes: readonly INodeView[]
 ): number | null {
   const box = tile.closest('[role=listbox]')!;
   const leftwards = getComputedStyle(box).direction === 'rtl';
-  const row = tilesOf(box).filter(one => one.offsetTop === tile.offsetTop);
-  const moves: Record<string, number> = {
-    ArrowRight: leftwards ? at - 1 : at + 1,
-    ArrowLeft: leftwards ? at + 1 : at - 1,
-    ArrowDown: at + row.length,
-    ArrowUp: at - row.length,
-    Home: 0,
-    End: count - 1
+  const at = nodes.findIndex(node => node.node === tile.dataset.node);
+  const moves: Record<string, () => number> = {
+    ArrowRight: () => (leftwards ? at - 1 : at + 1),
+    ArrowLeft: () => (leftwards ? at + 1 : at - 1),
+    ArrowDown: () => nextRow(box, tile, nodes, at, 1),
+    ArrowUp: () => nextRow(box, tile, nodes, at, -1),
+    Home: () => 0,
+    End: () => nodes.length - 1,
+    Enter: () => at,
+    ' ': () => at
   };
-  const to = moves[key];
-  return at >= 0 && to >= 0 && to < count ? to : null;
+  const to = moves[key]?.() ?? -1;
+  return at >= 0 && to >= 0 && to < nodes.length ? to : null;
+}
+
+/** The node below or above, or nearly so at the end of a block, whose last row is short. */
+function nextRow(
+  box: Element,
+  tile: HTMLElement,
+  nodes: readonly INodeView[],
+  at: number,
+  way: 1 | -1
+): number {
+  const tiles = tilesOf(box);
+  const away = (one: HTMLElement) => way * (one.offsetTop - tile.offsetTop);
+  const next = Math.min(...tiles.map(away).filter(pixels => pixels > 0));
+  if (next > FAR) {
+    return at + way * tiles.filter(one => away(one) === 0).length;
+  }
+  const aside = (one: HTMLElement) =>
+    Math.abs(one.offsetLeft - tile.offsetLeft);
+  const found = tiles
+    .filter(one => away(one) === next)
+    .reduce((one, other) => (aside(other) < aside(one) ? other : one));
+  return nodes.findIndex(node => node.node === found.dataset.node);
 }
 
 interface IBlock {
@@ -248,7 +297,7 @@ const Block = React.memo(
         aria-label={props.label || undefined}
       >
         {props.label && (
-          <span className="jp-Hp-label" aria-hidden>
+          <span className="jp-Hp-label" aria-hidden title={props.label}>
             {props.label}
           </span>
         )}

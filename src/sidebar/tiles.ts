@@ -1,32 +1,40 @@
 /** Which blocks of tiles of the smallest size are near the part of the list that can be seen. */
 
-/** A tile of the smallest size and the gap below it; a heading and its gap: pixels, as in base.css. */
-export const PITCH = 9;
-export const HEADING = 23;
 /** Blocks so many pixels beyond the edges are drawn, so that scrolling shows no gap. */
 const OVERSCAN = 160;
 
-/** What is seen of a list that scrolls, in pixels; ``width`` is that of a row. */
-export interface IPlace {
+/** How tiles are laid out, in pixels, as it was measured: with some zooms of the page it is not what base.css says. */
+export interface ITileSize {
+  /** The width of a tile. */
+  tile: number;
+  /** From a tile to the next one, and from a row to the next one. */
+  pitch: number;
+  /** A heading and the gap below it. */
+  heading: number;
+  /** The width of a row. */
+  width: number;
+}
+
+/** What is seen of a list that scrolls, in pixels. */
+export interface IPlace extends ITileSize {
   top: number;
   height: number;
-  width: number;
 }
 
 /** The height of a block of so many tiles, with the gap below it. */
 export function heightOf(
   tiles: number,
   headed: boolean,
-  width: number
+  { tile, pitch, heading, width }: ITileSize
 ): number {
-  const columns = Math.max(1, Math.floor((width + 1) / PITCH));
-  return Math.ceil(tiles / columns) * PITCH + (headed ? HEADING : 0);
+  const columns = Math.max(1, Math.floor((width + pitch - tile) / pitch));
+  return Math.ceil(tiles / columns) * pitch + (headed ? heading : 0);
 }
 
 /** The first block that is drawn, and the one after the last. */
 export function near(
   heights: readonly number[],
-  place: IPlace
+  place: { top: number; height: number }
 ): [number, number] {
   const [from, to] = [
     place.top - OVERSCAN,
