@@ -238,9 +238,12 @@ export async function openNotebook(
   writeFileSync(join(server.files, name), notebook(...cells));
   await page.evaluate(async path => {
     // The widget it gives cannot leave the page.
-    await (window as any).jupyterapp.commands.execute('docmanager:open', {
-      path
-    });
+    const open = 'docmanager:open';
+    const app = (window as any).jupyterapp;
+    const widget = await app.commands.execute(open, { path });
+    // Cells that are run before the kernel is there are not run at all; some tests have none.
+    const patience = new Promise(resolve => setTimeout(resolve, 20_000));
+    await Promise.race([widget.context.sessionContext.ready, patience]);
   }, name);
   await expect(page.locator('.jp-Notebook .jp-Cell').first()).toBeVisible();
 }
