@@ -5,6 +5,7 @@ import * as React from 'react';
 
 import type { IRun } from '../api';
 import { useShared } from '../components/context';
+import { watchLayout } from '../components/layout';
 import { StateChip } from '../components/parts';
 import { shortId } from '../format';
 import type { IColumn } from './columns';
@@ -231,14 +232,7 @@ function useWindow(
           : { top, height }
       );
     };
-    look();
-    host.addEventListener('scroll', look, { passive: true });
-    const size = new ResizeObserver(look);
-    size.observe(host);
-    return () => {
-      host.removeEventListener('scroll', look);
-      size.disconnect();
-    };
+    return watchLayout(host, look);
   }, [box]);
   const first = Math.max(0, Math.floor(place.top / ROW) - OVERSCAN);
   const last = Math.ceil((place.top + place.height) / ROW) + OVERSCAN + STEP;

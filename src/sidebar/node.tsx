@@ -21,7 +21,7 @@ export function NodeDetail(props: {
   const now_s = useNow(true);
   return (
     <div className="jp-Hp-detail" role="group" aria-label={node.node}>
-      <Heard node={node.node} role={role} />
+      <Heard key={node.node} node={node.node} role={role} />
       <div className="jp-Hp-row">
         <span className="jp-Hp-strong">{node.node}</span>
         <StateChip state={role} label={roleLabel(role, trans)} trans={trans} />
@@ -54,16 +54,13 @@ export function NodeDetail(props: {
   );
 }
 
-/** Tells who does not see the page that a node's role has changed. The role at first is in the name of its tile. */
+/** Tells people who do not see the page that a node's role has changed. The role at first is in the name of its tile. */
 function Heard({ node, role }: { node: string; role: NodeRole }): JSX.Element {
   const { trans } = useShared();
-  const first = React.useRef({ node, role });
+  const before = React.useRef(role);
   const news = React.useRef('');
-  if (first.current.node !== node) {
-    first.current = { node, role };
-    news.current = '';
-  } else if (first.current.role !== role) {
-    first.current = { node, role };
+  if (before.current !== role) {
+    before.current = role;
     news.current = `${node}: ${roleLabel(role, trans)}`;
   }
   return (

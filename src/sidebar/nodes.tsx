@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { useShared } from '../components/context';
+import { watchLayout } from '../components/layout';
 import type { INodeView } from '../model/views';
 import { NodeRole, roleLabel, roleOf } from '../nodes';
 import type { INodeGroup } from './filters';
@@ -152,15 +153,18 @@ const UNSEEN: IPlace = {
 
 /** The sizes of tiles and headings, as far as some are drawn. */
 function measured(host: Element): Partial<ITileSize> {
-  const [one, next] = [...host.querySelectorAll('[role=option]')]
-    .slice(0, 2)
-    .map(tile => tile.getBoundingClientRect());
-  const pitch = next ? Math.abs(next.left - one.left) : 0;
+  const tile = host.querySelector('[role=option]');
+  const one = tile?.getBoundingClientRect();
+  const next = tile?.nextElementSibling?.getBoundingClientRect();
+  if (!one || !next) {
+    return {};
+  }
+  const pitch = Math.abs(next.left - one.left);
   const heading = host
     .querySelector('.jp-Hp-block > .jp-Hp-label')
     ?.getBoundingClientRect().height;
   return {
-    ...(pitch > one?.width && { tile: one.width, pitch }),
+    ...(pitch > one.width && { tile: one.width, pitch }),
     ...(heading && pitch > 0 && { heading: heading + pitch - one.width })
   };
 }
@@ -188,14 +192,7 @@ function usePlace(
         return same ? before : { ...now, top, height };
       });
     };
-    look();
-    host.addEventListener('scroll', look, { passive: true });
-    const size = new ResizeObserver(look);
-    size.observe(host);
-    return () => {
-      host.removeEventListener('scroll', look);
-      size.disconnect();
-    };
+    return watchLayout(host, look);
   }, [box, small]);
   return place;
 }
