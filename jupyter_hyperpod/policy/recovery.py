@@ -182,15 +182,11 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
 
 @dataclass(frozen=True, slots=True)
 class NewcomerCheck:
-    """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``.
-
-    ``first``: in the first step of which the newcomer computes a share.
-    """
+    """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``."""
 
     newcomer: int
     peer: int
     micro_batch: int
-    first: bool = False
 
 
 def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
@@ -208,7 +204,7 @@ def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[Newco
             peer = peers[len(found) % len(peers)]
             leaves = leaves_of(plan.holdings[rank]) or (leaves_of(plan.holdings[peer]) if turns else frozenset())
             if leaves:
-                found.append(NewcomerCheck(rank, peer, min(leaves), turns == 0))
+                found.append(NewcomerCheck(rank, peer, min(leaves)))
     return tuple(found)
 
 

@@ -156,7 +156,7 @@ def test_what_a_newcomer_computes_is_compared_with_an_earlier_member_less_often_
     first = plan([old, new, old, new], 8).value
     assert first.joined == (None, 6, None, 6)
     held = ordinary(first, 8)
-    checks = (NewcomerCheck(1, 0, 2, True), NewcomerCheck(3, 2, 6, True))
+    checks = (NewcomerCheck(1, 0, 2), NewcomerCheck(3, 2, 6))
     assert newcomer_checks(held, 6) == checks, "of their own micro-batches"
     due = [step - 6 for step in range(6, 100) if newcomer_checks(held, step)]
     assert due == [0, 1, 4, 16, 64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,23 @@ def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_pro
     run.finish()
     assert [(i["cause"], i["rank"]) for i in run.view["incidents"]] == [("silent data corruption", 2)], run.story()
     assert run.view["digest"] == alone.view["digest"]
+
+
+@pytest.mark.timeout(180)
+def test_a_newcomer_shows_the_gradient_that_it_has_and_another_member_computes_it(job: Submit, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    note = f"""def loss_function(batch):
+    with open({str(calls)!r}, "a") as file:
+        file.write(f"{{session.rank}} {{session.step}}\\n")"""
+    cell = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
+    cell = cell.replace("micro_batch=4", "micro_batch=2").replace("def loss_function(batch):", note)
+    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.01"})
+    run.until_step(22)
+    run.scale(3)
+    run.finish()
+    found = Counter((int(rank), int(step)) for rank, step in map(str.split, calls.read_text().splitlines()))
+    joined = min(step for rank, step in found if rank == 2)
+    steps = range(joined, joined + 20)
+    extra = {step - joined: sum(found[rank, step] for rank in range(3)) - 8 for step in steps}
+    assert extra == {age: int(age in (0, 1, 4, 16)) for age in extra}
+    assert len({found[2, step] for step in steps}) == 1, "the newcomer computes its share alone"

@@ -203,3 +203,17 @@ def test_two_results_take_turns_and_no_more_are_made_than_are_kept() -> None:
     assert len(made) == 3
     assert reduction.free_result([second]) is first
     assert len(reduction._results) == 2
+
+
+def test_nodes_apart_use_the_buffers_that_are_free_and_give_them_back() -> None:
+    finished = FinishedNodes(LAYOUT, 4)
+    finished.prepare()
+    add(0, finished)
+    first = finished.nodes[0, 1]
+    apart = finished.apart()
+    add(0, apart)
+    (other,) = apart.nodes.values()
+    assert other is not first and finished.nodes == {(0, 1): first}
+    apart.clear()
+    add(2, finished)
+    assert finished.nodes[2, 3] is other

@@ -117,11 +117,16 @@ class Layout:
 class FinishedNodes:
     """This member's finished tree nodes of the present step. Siblings are summed as soon as both are finished."""
 
-    def __init__(self, layout: Layout, micro_batches: int) -> None:
+    def __init__(self, layout: Layout, micro_batches: int, free: list[Buffer] | None = None) -> None:
+        """``free``: buffers that others use as well; they get back there by `clear`."""
         self.layout = layout
         self.nodes: dict[Node, Buffer] = {}
-        self._free: list[Buffer] = []
+        self._free: list[Buffer] = [] if free is None else free
         self.grow(micro_batches)
+
+    def apart(self) -> FinishedNodes:
+        """Nodes apart from these, in buffers that are free here."""
+        return FinishedNodes(self.layout, self.micro_batches, self._free)
 
     def grow(self, micro_batches: int) -> None:
         """The steps from now on have so many micro-batches; what is finished belongs to another tree."""

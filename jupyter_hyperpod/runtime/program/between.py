@@ -50,6 +50,7 @@ class Between:
         self._members_join = members_join
         self._seen: Observed | None = None
         self._careful = True
+        self._watched = ChecksummedTensors([])
         self._is_new = False  # a step was applied since the cell was between two steps
         self._prepared = False  # the cell changed something before the step that runs, or ran last
         self.repeatable = 0
@@ -87,8 +88,9 @@ class Between:
 
     def _look(self) -> Observed:
         found = None
+        self._watched = self._watched.of(list(self._state.trained().values()) if self._careful else [])
         if self._careful:
-            found = fold(ChecksummedTensors(list(self._state.trained().values())).checksums())
+            found = fold(self._watched.checksums())
         return Observed(self._state.versions(), self._state.settings(), found)
 
 

@@ -106,7 +106,6 @@ class Comparison:
         self._stepped: set[Path] = set()  # what has changed in such a step
         self._after: Walk | None = None
         self._slow = False
-        self._program: Program | None = None
         self.late = LateChanges(heap, carried)
 
     def between(self, newcomers: bool = False) -> None:

@@ -68,6 +68,11 @@ class LateChanges:
             self._has_begun = True
             self._origins.note(walk)
 
+    def read_source(self) -> None:
+        """Read the program's source now, while nobody waits for this member: it is kept for what follows."""
+        if self._has_begun:
+            Program(self._origins.begin)
+
     def fills(self, path: Path, before: Noted | None, after: Noted, settings: bool = False) -> None:
         """A step has changed what is at this path: it fills that, or what holds it, such as a cache.
 

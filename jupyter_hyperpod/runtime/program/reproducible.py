@@ -32,7 +32,7 @@ from .walk import Walk
 COMPARED_STEPS = 2
 EARLY_TIMES = 3  # in a row
 Compute = Callable[[int, FinishedNodes], None]
-Executions = list[tuple[int, str]]  # rank and checksum of a micro-batch's gradient, in order
+Executions = tuple[int, list[tuple[int, str]]]  # of a micro-batch: rank and checksum of the gradient, in order
 IMPURE = (
     "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
     "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
@@ -125,16 +125,16 @@ class Reproducible:
         if step < self._runs and leaf == 0:
             self._first = {step: checksum(node.flats)}
         for check in self._checks(plan, step):
-            if (plan.rank, leaf) == (check.newcomer, check.micro_batch) and check.first:
+            if (plan.rank, leaf) == (check.newcomer, check.micro_batch):
                 self._ahead[check] = checksum(node.flats)
 
     def compute_ahead(self, plan: RecoveryPlan, step: int, compute: Compute) -> None:
         """Compute what `compare_newcomers` needs of this member, while newcomers still compute their share.
 
-        A newcomer's first step is one for which all others wait.
+        What its loop has filled up to here, such as caches, decides about it, as about its share.
         """
         for check in self._checks(plan, step):
-            if plan.rank == check.peer and check.first and check not in self._ahead:
+            if plan.rank == check.peer and check not in self._ahead:
                 self._before_ahead = self._before_ahead or self._comparison.look()
                 self._ahead[check] = self._checked(plan.rank, check, compute)
 
@@ -233,7 +233,8 @@ class Reproducible:
             if repeated == first[check]:
                 raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
             ranks = (check.newcomer, check.peer) * 2
-            doubted.append([(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)])
+            done = [(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)]
+            doubted.append((check.micro_batch, done))
         if before is not None:
             self._comparison.filled(before)
         return doubted
@@ -339,7 +340,7 @@ class Reproducible:
             compute(leaf, nodes)
             return checksum(next(iter(nodes.nodes.values())).flats)
         finally:
-            nodes.release()
+            nodes.clear()
 
     def _gather(self, plan: RecoveryPlan, value: Any) -> list[Any]:
         """The JSON value of every member, by rank."""

@@ -69,6 +69,10 @@ class ChecksummedTensors:
         self._read: list[tuple[list[int], _Words]] = []  # indices of the tensors, and their words
         self._apart: list[int] = []  # read from a copy
 
+    def of(self, tensors: Sequence[torch.Tensor]) -> ChecksummedTensors:
+        """This, or new views where these are other tensors."""
+        return self if list(map(id, self.tensors)) == list(map(id, tensors)) else ChecksummedTensors(tensors)
+
     def checksums(self) -> Words:
         """One number per tensor, of its present bytes."""
         places = [tensor.data_ptr() if _plain(tensor) else -1 for tensor in self.tensors]

@@ -75,17 +75,19 @@ class StepExecution:
             try:
                 if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(state.applied)
-                self._prove()
+                self._prove(sharing=True)
                 self._compute(loss_function)
                 compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.compute_ahead(self._plan, state.applied, compute)
+                self._prove(sharing=False)
                 result = self._reduce()
                 self._compare_samples()
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
-                    for done in self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function):
-                        parts.integrity.judge(self._plan, done)
+                    doubted = self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function)
+                    for leaf, done in doubted:
+                        parts.integrity.judge(self._plan, done, (leaf, leaf + 1), compute)
                 parts.integrity.verify(self._plan, result, compute)
                 self._finish(result)
             except Regroup as call:
@@ -123,10 +125,15 @@ class StepExecution:
         assert self._parts.resync.plan is not None
         return self._parts.resync.plan
 
-    def _prove(self) -> None:
-        """Compare newcomers with the others, before their first step. Raises TrainingError, on all members."""
+    def _prove(self, sharing: bool) -> None:
+        """Compare newcomers with the others, before their first step. Raises TrainingError, on all members.
+
+        Newcomers that have no share of this step are compared after the others have computed theirs: meanwhile they
+        load the state.
+        """
         plan, parts = self._plan, self._parts
-        if plan.proving and self._determinism.exact:
+        share = any(plan.holdings[rank] for rank in plan.proving)
+        if plan.proving and share == sharing and self._determinism.exact:
             self._reproducible.prove(plan, self._state.applied)
             parts.resync.plan = replace(plan, proving=())
 

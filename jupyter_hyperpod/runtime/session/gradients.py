@@ -99,7 +99,7 @@ class Gradients:
 
     def separate_nodes(self) -> FinishedNodes:
         """Nodes apart from those of the step, for micro-batches that are executed again."""
-        return FinishedNodes(self.finished.layout, self.micro_batches)
+        return self.finished.apart()
 
     def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: FinishedNodes | None = None) -> None:
         """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
@@ -114,7 +114,7 @@ class Gradients:
         try:
             with seeded(seed, self.parameters[0].device), self._left() as (statistics, vectors):
                 returned = self._returned(leaf, loss_of_batch)
-                taken = self._backward(returned, buffer, adding, at_once=aside is None)
+                taken = self._backward(returned, buffer, adding, at_once=aside is None or not adding)
         except PartialGradient:
             finished.discard(buffer)
             return

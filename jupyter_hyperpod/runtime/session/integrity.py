@@ -64,10 +64,8 @@ class StateChecksums:
     def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: StateChecksums | None) -> None:
         self.step = step
         self.names = list(tensors)
-        watched = before.watched if before is not None else None
-        if watched is None or list(map(id, watched.tensors)) != list(map(id, tensors.values())):
-            watched = ChecksummedTensors(list(tensors.values()))
-        self.watched: ChecksummedTensors = watched
+        watched = before.watched if before is not None else ChecksummedTensors([])
+        self.watched: ChecksummedTensors = watched.of(list(tensors.values()))
         self.versions = self._versions()
         self.numbers = self.watched.checksums()
 
@@ -210,13 +208,16 @@ class Integrity:
         found = verdict.judge([own]).reason
         self._group.accuse(found or f"members differ in step {self._state.applied + 1}")
 
-    def judge(self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]]) -> None:
-        """Judge executions of the same micro-batches, by (rank, checksum), that differ. Raises as `verify`."""
+    def judge(
+        self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]], node: Node, compute: Compute
+    ) -> None:  # fmt: skip
+        """Judge executions of the micro-batches ``node``, by (rank, checksum), that differ. Raises as `verify`."""
         if self._rate is None:
             return
         self._evidence = {}
         found = verdict.of_executions([checksum for _, checksum in executions])
         if found.value is not None:
+            self._refuse_program(plan, executions[found.value][0], node, compute)
             self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in executions)})
         raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
 
@@ -231,11 +232,8 @@ class Integrity:
                 own = self._sum_of(node, compute) if done else checksum(self._gradients.finished.nodes[node].flats)
             shown = self._gather(plan, _CHECKSUM.pack(*self._group.combined([own])))
             done.append((rank, shown[rank].hex()))
-        found = verdict.of_executions([checksum for _, checksum in done])
-        if found.value is not None:
-            self._refuse_program(plan, done[found.value][0], node, compute)
         if len({checksum for _, checksum in done}) > 1:
-            self.judge(plan, done)
+            self.judge(plan, done, node, compute)
 
     def _refuse_program(self, plan: RecoveryPlan, accused: int, node: Node, compute: Compute) -> None:
         """Raise TrainingError where a member that is not accused gets another sum, too, when it executes one again."""
@@ -261,7 +259,7 @@ class Integrity:
             self._group.touch("exchange", self._state.applied)
             return checksum(nodes.nodes[node].flats)
         finally:
-            nodes.release()
+            nodes.clear()
 
 
 def control_of(holdings: Sequence[Sequence[Node]], accused: int, node: Node) -> tuple[int, Node] | None:

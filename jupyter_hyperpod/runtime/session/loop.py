@@ -370,6 +370,8 @@ class Loop:
     def _join(self) -> None:
         parts, settings = self._parts, self._parts.settings
         open_session.begin()
+        if self._group.newcomer:
+            parts.comparison.late.read_source()
         parts.resync.join(
             facts.SessionOpened(
                 total_steps=math.ceil(self._planned) * self._runs,  # `steps(epochs * samples / batch)` is a float
