@@ -213,6 +213,27 @@ def test_a_node_that_comes_back_goes_first_to_a_job_that_has_less_than_it_is_gua
     assert (found["plain"].value.start, found["new"].value.start) == ((), ("node-3",))
 
 
+def test_a_borrower_gives_its_nodes_to_a_job_whose_guaranteed_node_is_out_of_service() -> None:
+    queues = {"research": 3}
+    mine = Claim("mine", 0, 2, 1, 3, 0, True, 3, ("node-1", "node-2"), queue="research")
+    borrower = Claim("borrower", 0, 1, 1, 3, 0, True, 3, ("node-4", "node-5", "node-6"))
+    machines = cluster(6, busy=(*mine.held, *borrower.held, "node-3"))
+    starting = [*machines[:2], ScalableNode("node-3", False, False, up=False), *machines[3:]]
+    assert by_job(allot([mine, borrower], starting, queues))["borrower"].value.target == 3, "it comes in a moment"
+    drained = [*machines[:2], ScalableNode("node-3", False, False, up=False, away=True), *machines[3:]]
+    lends = by_job(allot([mine, borrower], drained, queues))["borrower"]
+    assert lends.value.target == 2 and "lends 1 node to queue research" in lends.reason
+    shrunk = replace(borrower, commanded=2, held=("node-4", "node-5"))
+    freed = [replace(machine, free=machine.free or machine.name == "node-6") for machine in drained]
+    found = by_job(allot([mine, shrunk], freed, queues))
+    assert found["mine"].value.start == ("node-6",) and found["borrower"].value.target == 2
+    whole = replace(mine, held=(*mine.held, "node-6"))
+    assert by_job(allot([whole, shrunk], drained, queues))["borrower"].value.target == 2, "there is none to get back"
+    back = [replace(machine, free=machine.name == "node-3", up=True, away=False) for machine in drained]
+    found = by_job(allot([whole, shrunk], back, queues))
+    assert found["borrower"].value.start == ("node-3",) and found["borrower"].value.target == 3
+
+
 def test_what_a_queue_is_guaranteed_is_not_lent_to_a_higher_priority() -> None:
     queues = {"research": 2}
     held = ("node-1", "node-2", "node-3", "node-4")
@@ -260,8 +281,10 @@ def situations(draw: st.DrawFn) -> Situation:
         )  # fmt: skip
     down = draw(st.sets(st.sampled_from(names)))
     ages = st.sampled_from([0.0, 30.0])
+    away = draw(st.sets(st.sampled_from(names))) - {name for claim in claims for name in claim.held}
     machines = [
-        ScalableNode(n, i >= nodes, n in free and n not in down, idle_s=draw(ages)) for i, n in enumerate(names)
+        ScalableNode(n, i >= nodes, n in free and n not in down | away, n not in away, draw(ages), away=n in away)
+        for i, n in enumerate(names)
     ]
     guaranteed = draw(st.integers(0, nodes))
     return claims, machines, {"a": guaranteed, "b": draw(st.integers(0, nodes - guaranteed))}

@@ -23,6 +23,7 @@ import pytest
 from jupyter_hyperpod.backends.local.supervisor_watchdog import STOPPED_S
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control import nodes as nodes_control
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.storage.journal import event_writer, follow_events
@@ -209,6 +210,28 @@ def test_a_queue_gets_its_own_nodes_back_from_whoever_borrowed_them(store: Store
         assert "no queue 'reserch'; its queues are research" in jobs.wait(store, lost, timeout_s=60)["reason"]
         with pytest.raises(Conflict, match="as queues runs already"):
             control.ensure_started(store, queues={"research": 1})
+    finally:
+        control.stop(store)
+
+
+def test_a_borrower_stands_in_for_a_guaranteed_node_that_is_out_of_service(store: Store, eventually: Wait) -> None:
+    def members(job_id: str) -> set[str]:
+        return {member["node"] for member in jobs.job_view(store, job_id)["members"]}
+
+    try:
+        control.ensure_started(store, nodes=4, spares=0, queues={"research": 2})
+        endless = TRAIN.replace("steps(60)", "steps(100000)")
+        owner = jobs.submit(store, endless, nodes=2, elastic="1:2", spares=0, queue="research", name="owner")
+        eventually(lambda: len(members(owner)) == 2 and jobs.job_view(store, owner)["step"] > 2, 60)
+        borrower = jobs.submit(store, endless, nodes=2, elastic="1:2", spares=0, priority=9, name="borrower")
+        eventually(lambda: len(members(borrower)) == 2 and jobs.job_view(store, borrower)["step"] > 2, 60)
+        away, lent = min(members(owner)), members(borrower)
+        nodes_control.act(store, away, "drain", "a fan is loud")
+        eventually(lambda: len(members(owner)) == 2 and away not in members(owner), 60)
+        assert members(borrower) < lent and "lends 1 node to queue research" in str(jobs.job_view(store, borrower))
+        nodes_control.act(store, away, "resume", "")
+        eventually(lambda: away in members(borrower), 60)
+        assert len(members(owner)) == 2
     finally:
         control.stop(store)
 

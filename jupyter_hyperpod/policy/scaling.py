@@ -4,7 +4,8 @@ The rules, in order:
 1. A running job keeps its minimum where it is elastic, and all its nodes where it is not.
 2. A queue's guaranteed nodes are its jobs' own, the highest priority first. Others borrow them while they are idle
    and give them back first, by shrinking; a job that cannot shrink is not ended for that. Free nodes go to those first
-   that have fewer than they are guaranteed.
+   that have fewer than they are guaranteed. A node out of service still counts towards the shares, since it may come
+   back soon; but where a job has fewer than it is guaranteed meanwhile, borrowers give it theirs.
 3. A waiting job starts when its minimum is free. Those whose minimum is guaranteed go first, then higher priority,
    among equals the earlier one. No job overtakes a job that waits for nodes, so small jobs do not starve a large one.
 4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority. An
@@ -31,9 +32,10 @@ from .decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class ScalableNode:
-    """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting.
+    """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting or ``away``.
 
     ``idle_s``: how long it has been free. ``avoid``: other nodes are taken first, because this one fails often.
+    ``away``: it is out of service, and nobody knows until when.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ScalableNode:
     up: bool = True
     idle_s: float = math.inf
     avoid: bool = False
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def allot(
     standby = sum(machine.spare for machine in machines)
     free = [machine for machine in machines if machine.free]
     starting = any(not machine.up for machine in machines)
-    return allot_free(claims, free, len(machines) - standby, standby, guarantees, starting)
+    away = sum(machine.away and not machine.spare for machine in machines)
+    return allot_free(claims, free, len(machines) - standby, standby, guarantees, starting, away)
 
 
 def allot_free(
@@ -105,13 +109,19 @@ def allot_free(
     standby: int,
     guarantees: Mapping[str, int] | None = None,
     starting: bool = False,
+    away: int = 0,
 ) -> tuple[Decision[Grant], ...]:
-    """`allot` with only the free ``machines`` listed, of ``capacity`` in all, with ``standby`` spares."""
+    """`allot` with only the free ``machines`` listed, of ``capacity`` in all, with ``standby`` spares.
+
+    ``away``: how many of the others are out of service.
+    """
     queues = guarantees or {}
     ordered = sorted(claims, key=_rank)
     free = sorted(machines, key=lambda m: (m.avoid, m.spare, _natural(m.name)))
     own = _own(ordered, capacity, queues)
     shares, waits = _shares(ordered, capacity, own, [machine.idle_s for machine in free])
+    if away:
+        _do_without(ordered, shares, own, away, len(free))
     names = [machine.name for machine in free]
     start = {claim.job_id: _take(names, _floor(claim) - claim.base) for claim in ordered if claim.running}
     for claim in ordered:  # nodes that are out of service count towards the shares: what is there may not do for all
@@ -227,6 +237,26 @@ def _shares(
                 shares[claim.job_id] = max(share, wish if wish == claim.base else claim.fit(wish))
                 left -= shares[claim.job_id] - share
     return shares, waits
+
+
+def _do_without(
+    ordered: Sequence[Claim], shares: dict[str, int], own: Mapping[str, int], away: int, free: int
+) -> None:  # fmt: skip
+    """Lower the shares of jobs that borrow, the last job first, where others lack nodes that their queues guarantee.
+
+    ``away`` nodes are out of service, and ``free`` others are to be given. A node that was lent does not return now.
+    """
+    owners = [claim for claim in ordered if claim.running]
+    missing = sum(max(0, min(own[c.job_id], shares[c.job_id]) - _present(c, ())) for c in owners)
+    count, left = min(away, missing - free), max(0, free - missing)
+    for claim in reversed(owners):
+        share, least = shares[claim.job_id], max(own[claim.job_id], _floor(claim))
+        now = min(share, claim.base)
+        if count > 0 and now > least:
+            shares[claim.job_id] = max(least, claim.fit(max(least, now - count)))
+            count -= now - shares[claim.job_id]
+        elif share > least:
+            shares[claim.job_id] = min(share, max(least, claim.commanded, claim.fit(claim.base + left)))
 
 
 def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int:

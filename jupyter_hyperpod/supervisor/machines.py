@@ -45,9 +45,9 @@ class Machines:
         up = node.state == "idle" and not node.drained
         if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)
-            known = self._taken.get(node.name)
-            if known is None or (known.spare, known.up) != (node.spare, up):
-                known = self._taken[node.name] = ScalableNode(node.name, node.spare, False, up)
+            known, away = self._taken.get(node.name), bool(node.drained)
+            if known is None or (known.spare, known.up, known.away) != (node.spare, up, away):
+                known = self._taken[node.name] = ScalableNode(node.name, node.spare, False, up, away=away)
             return known
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
         return ScalableNode(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
