@@ -34,6 +34,8 @@ from .member_files import MEMBERS, MemberFiles
 Record = TypeVar("Record", Event, Command)
 LINE_LIMIT_BYTES = 32 << 20
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # until others are closed
+REST_S, LOOK_S = 5.0, 1.0  # a file of commands that rests is looked at less often; almost all hold one command
+SAME_TIME_NS = 100_000_000  # two changes of a directory that are this near may have the same time
 BROUGHT = ".brought"  # a job that was submitted on another machine, which has users of its own, and brings its commands
 
 
@@ -168,6 +170,7 @@ def is_known(line: bytes, cursor: Mapping[str, int]) -> bool:
 @dataclass
 class _Source:
     path: Path
+    changed_s: float
     offset: int = 0
     tail: bytes = b""
     owner: int = -1
@@ -187,18 +190,27 @@ class JournalFollower(Generic[Record]):
     # why a record is refused in a file of the user with this id, or ""
     refuse: Callable[[Record, int], str] | None = None
     also: Callable[[], list[Record]] = list  # records from elsewhere that are merged with these
+    rest_s: float = math.inf  # a file that has not grown for so long is looked at every LOOK_S alone
     _sources: dict[str, _Source] = field(default_factory=dict)
     _listed: list[str] = field(default_factory=list)
     _due: list[str] = field(default_factory=list)  # files of which something may be unread
     _complete: frozenset[str] = frozenset()  # those of them that will not grow
+    _look_s: float = 0.0  # when all files are looked at next
+    _listed_ns: int = 0  # the directory's time when it was listed
 
     def poll(self) -> list[Record]:
         """Return the records that appeared since the last call; never raises for what a file contains."""
         found: list[Record] = []
-        self._list()
+        now_s = time.monotonic()
+        if looks := now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S
+        if looks or self._is_touched():
+            self._list()
         for name in self._due:
-            source = self._sources.setdefault(name, _Source(self.directory / name))
-            found.extend(self._read(source))
+            if (source := self._sources.get(name)) is None:
+                source = self._sources[name] = _Source(self.directory / name, now_s)
+            if looks or now_s - source.changed_s <= self.rest_s:
+                found.extend(self._read(source, now_s))
         self._due = [name for name in self._due if name not in self._complete]
         self._forget_complete()
         found.extend(self.also())
@@ -207,8 +219,7 @@ class JournalFollower(Generic[Record]):
 
     def wait(self, timeout_s: float, stop: Callable[[], bool] = lambda: False) -> list[Record]:
         """Poll until something appears, `stop()` is true or `timeout_s` has passed."""
-        deadline = time.monotonic() + timeout_s
-        pause_s = 0.005
+        deadline, pause_s = time.monotonic() + timeout_s, 0.005
         while not (found := self.poll()) and not stop() and time.monotonic() < deadline:
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
             pause_s = min(pause_s * 1.5, 0.1)
@@ -223,6 +234,17 @@ class JournalFollower(Generic[Record]):
         for name in [name for name in self._sources if name not in there]:
             del self._sources[name]
             self.cursor.pop(name.removesuffix(segments.SUFFIX), None)
+
+    def _is_touched(self) -> bool:
+        """Whether there may be new files since the last call."""
+        if self.rest_s == math.inf:
+            return True
+        try:
+            at_ns = os.stat(self.directory).st_mtime_ns
+        except OSError:
+            return True
+        before, self._listed_ns = self._listed_ns, at_ns if time.time_ns() - at_ns > SAME_TIME_NS else 0
+        return at_ns != before
 
     def _list(self) -> None:
         try:
@@ -245,7 +267,7 @@ class JournalFollower(Generic[Record]):
         for name in self._complete.difference(self._due).intersection(self._sources):
             del self._sources[name]
 
-    def _read(self, source: _Source) -> Iterator[Record]:
+    def _read(self, source: _Source, now_s: float) -> Iterator[Record]:
         try:
             size = os.stat(source.path).st_size
             if size <= source.offset:
@@ -254,12 +276,11 @@ class JournalFollower(Generic[Record]):
                 source.owner = os.fstat(file.fileno()).st_uid
                 file.seek(source.offset)
                 content = file.read(size - source.offset)
-        except FileNotFoundError:
-            return  # removed since it was listed
         except OSError as error:
-            self._report(f"{source.path.name}: {error.strerror}")
+            if error.errno != errno.ENOENT:  # it may have been removed since it was listed
+                self._report(f"{source.path.name}: {error.strerror}")
             return
-        source.offset += len(content)
+        source.offset, source.changed_s = source.offset + len(content), now_s
         *lines, source.tail = (source.tail + content).split(b"\n")
         if len(source.tail) > LINE_LIMIT_BYTES:
             self._report(f"{source.path.name}: a line of more than {LINE_LIMIT_BYTES} bytes was left out")
@@ -313,7 +334,7 @@ def follow_commands(directory: Path) -> JournalFollower[Command]:
             return f"a command in the name of {by} was refused: {user_name(owner)} wrote it"
         return ""
 
-    follower = JournalFollower(directory, decode_command, refuse=refuse)
+    follower = JournalFollower(directory, decode_command, refuse=refuse, rest_s=REST_S)
     members = MemberFiles(directory / MEMBERS, directory.parent.name, follower.problems.append)
     follower.also = members.poll
     return follower

@@ -11,8 +11,11 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -422,3 +425,36 @@ def test_a_follower_without_a_free_descriptor_reads_later(tmp_path: Path) -> Non
         writer.append("warning.raised", {"text": "a line"})
     done = subprocess.run([sys.executable, "-c", EXHAUSTED, tmp_path], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[0, 0] 1\n", done.stderr
+
+
+def test_files_of_commands_that_rest_are_looked_at_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looked = [100.0], Counter[str]()
+    own_stat = os.stat
+
+    def counted(path: Any, **options: Any) -> os.stat_result:
+        looked[Path(path).suffix] += 1
+        return own_stat(path, **options)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], time_ns=time.time_ns, time=time.time)
+    monkeypatch.setattr(journal, "time", clock)
+    follower = follow_commands(tmp_path)
+    writers = [command_writer(tmp_path, "control") for _ in range(20)]
+    for writer in writers:
+        writer.append("scale", {"target": 2})
+    assert len(follower.poll()) == 20
+    now_s[0] += journal.REST_S + 1
+    assert follower.poll() == []
+    monkeypatch.setattr(os, "stat", counted)
+    for _ in range(10):
+        now_s[0] += journal.LOOK_S / 100
+        assert follower.poll() == []
+    assert looked[".jsonl"] == 0
+    late = command_writer(tmp_path, "control")
+    late.append("scale", {"target": 3})
+    now_s[0] += journal.LOOK_S / 100
+    assert [command.writer for command in follower.poll()] == [late.name], "a new one is read at once"
+    writers[0].append("scale", {"target": 4})
+    now_s[0] += journal.LOOK_S
+    assert [command.writer for command in follower.poll()] == [writers[0].name], "and an old one a moment later"
+    for writer in (*writers, late):
+        writer.close()
