@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
+from ..core.incidents import WAYS
 from ..core.units import format_bytes, format_duration, format_rate, plural
 from .cluster import ANSWERS
 from .engines.reach import address, tunnel
@@ -375,12 +376,12 @@ def incidents_table(view: View) -> Table:
     rows = []
     for incident in view["incidents"]:
         stages = ", ".join(map(_stage, incident["stages"]))
-        rank, rung = ("-" if number is None else str(number) for number in (incident["rank"], incident["rung"]))
+        rank, rung = "-" if incident["rank"] is None else str(incident["rank"]), incident["rung"]
         rows.append(
-            [incident["node"] or "-", rank, (incident["cause"], "warn"), rung]
+            [incident["node"] or "-", rank, (incident["cause"], "warn"), "-" if rung is None else WAYS[rung]]
             + [incident_duration(incident), (stages, "quiet")]
         )
-    return Table(("NODE", ">RANK", "CAUSE", ">RUNG", ">RESUMED IN", "STAGES"), rows, "no incidents")
+    return Table(("NODE", ">RANK", "CAUSE", "HOW", ">RESUMED IN", "STAGES"), rows, "no incidents")
 
 
 def _stage(stage: View) -> str:

@@ -14,6 +14,11 @@ from typing import Any
 from .events import Event
 
 INCIDENTS_KEPT = 200
+# how training got its state and its place back, by the rung of recovery
+WAYS = (
+    "by the other members", "by a spare", "by a new process", "by another node", "from a checkpoint",
+    "from the beginning",
+)  # fmt: skip
 LATEST_S = 1e12  # seconds since the Unix epoch; a larger number cannot be a time
 
 Incident = dict[str, Any]

@@ -21,6 +21,19 @@ export function stageLabel(stage: string, trans: TranslationBundle): string {
   return labelOf(labels, stage);
 }
 
+/** How training got its state and its place back, by the rung of recovery. */
+function wayLabel(rung: number, trans: TranslationBundle): string {
+  const labels = [
+    trans.__('by the other members'),
+    trans.__('by a spare'),
+    trans.__('by a new process'),
+    trans.__('by another node'),
+    trans.__('from a checkpoint'),
+    trans.__('from the beginning')
+  ];
+  return labels[rung] ?? String(rung);
+}
+
 function title(incident: IIncident, trans: TranslationBundle): string {
   if (incident.node !== null) {
     return incident.rank === null
@@ -91,8 +104,7 @@ export function Incident(props: {
               {formatClock(incident.started_s)}
               <span className="jp-Hp-narrow">{` · ${cause}`}</span>
               {props.job && ` · ${props.job}`}
-              {incident.rung !== null &&
-                ` · ${trans.__('rung %1', incident.rung)}`}
+              {incident.rung !== null && ` · ${wayLabel(incident.rung, trans)}`}
               {incident.resumed_s !== null &&
                 last.time_s > incident.resumed_s &&
                 ` · ${trans.__(

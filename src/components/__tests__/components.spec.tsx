@@ -476,7 +476,7 @@ describe('Incident', () => {
     expect(text).toContain('node-2 · rank 1');
     expect(text).toContain('process died');
     expect(text).toContain('resumed in 2.4 s');
-    expect(text).toContain('rung 1');
+    expect(text).toContain('by a spare');
     const stages = [...host.querySelectorAll('li')].map(li => li.textContent);
     expect(stages).toEqual([
       'Detected+2.0 sconnection closed',
