@@ -223,7 +223,9 @@ def test_a_borrower_gives_its_nodes_to_a_job_whose_guaranteed_node_is_out_of_ser
     drained = [*machines[:2], ScalableNode("node-3", False, False, up=False, away=True), *machines[3:]]
     lends = by_job(allot([mine, borrower], drained, queues))["borrower"]
     assert lends.value.target == 2 and "lends 1 node to queue research" in lends.reason
-    shrunk = replace(borrower, commanded=2, held=("node-4", "node-5"))
+    leaves = replace(borrower, commanded=2)
+    assert by_job(allot([mine, leaves], drained, queues))["borrower"].value.target == 2, "one is enough, and comes soon"
+    shrunk = replace(leaves, held=("node-4", "node-5"))
     freed = [replace(machine, free=machine.free or machine.name == "node-6") for machine in drained]
     found = by_job(allot([mine, shrunk], freed, queues))
     assert found["mine"].value.start == ("node-6",) and found["borrower"].value.target == 2
@@ -232,6 +234,24 @@ def test_a_borrower_gives_its_nodes_to_a_job_whose_guaranteed_node_is_out_of_ser
     back = [replace(machine, free=machine.name == "node-3", up=True, away=False) for machine in drained]
     found = by_job(allot([whole, shrunk], back, queues))
     assert found["borrower"].value.start == ("node-3",) and found["borrower"].value.target == 3
+
+
+def test_a_borrower_lends_what_can_be_used_while_a_node_is_out_of_service() -> None:
+    queues = {"research": 4}
+    owner = Claim("owner", 0, 2, 2, 4, 0, True, 4, ("node-1", "node-2"), ElasticRange.parse("2,4"), queue="research")
+    borrower = Claim("borrower", 0, 1, 1, 2, 0, True, 2, ("node-5", "node-6"))
+    away = [ScalableNode(f"node-{i}", False, False, up=i not in (3, 4), away=i in (3, 4)) for i in range(1, 7)]
+    assert by_job(allot([owner, borrower], away, queues))["borrower"].value.target == 2, "3 are no use to the owner"
+    two = replace(borrower, minimum=1, held=("node-5", "node-6", "node-7"), target=3, commanded=3)
+    more = [*away, ScalableNode("node-7", False, False)]
+    assert by_job(allot([owner, two], more, queues))["borrower"].value.target == 1
+    waiting = Claim("waiting", 0, 3, 2, 2, queue="research")
+    large = Claim("large", 9, 1, 1, 5, 0, True, 5, tuple(f"node-{i}" for i in range(1, 6)))
+    drained = [ScalableNode(f"node-{i}", False, False, up=i != 6, away=i == 6) for i in range(1, 7)]
+    told = by_job(allot([large, waiting], drained, queues))["large"].value.target
+    assert told == 3, "a job that waits gets its minimum"
+    asked = replace(large, commanded=told)
+    assert by_job(allot([asked, waiting], drained, queues))["large"].value.target == told, "and no more, asked again"
 
 
 def test_what_a_queue_is_guaranteed_is_not_lent_to_a_higher_priority() -> None:
@@ -353,3 +373,14 @@ def test_nobody_is_shrunk_below_what_its_queue_guarantees(situation: Situation) 
         fits = others + queues.get(claim.queue, 0) <= sum(not machine.spare for machine in machines)
         if claim.running and alone and claim.queue and fits and claim.allowed is None:
             assert decisions[claim.job_id].value.target >= min(claim.base, queues[claim.queue], claim.target)
+
+
+@given(situations())
+def test_nobody_lends_again_while_its_nodes_are_still_being_released(situation: Situation) -> None:
+    claims, machines, queues = situation
+    first = by_job(allot(claims, machines, queues))
+    told = [replace(c, commanded=first[c.job_id].value.target) if c.running else c for c in claims]
+    again = by_job(allot(told, machines, queues))
+    for claim in claims:
+        if claim.running:
+            assert again[claim.job_id].value.target >= min(first[claim.job_id].value.target, claim.base)

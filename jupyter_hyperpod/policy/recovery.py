@@ -107,7 +107,16 @@ class RecoveryPlan:
 def newest_step(reports: Sequence[MemberState]) -> int:
     """The steps applied to the state with which `plan` lets all members go on."""
     steps = [report.step for report in reports if report.step is not None and report.complete]
-    return max(steps) if steps else max((saved[0] for report in reports for saved in report.checkpoints), default=0)
+    return max(steps) if steps else max((saved[0] for saved in _loadable(reports)), default=0)
+
+
+def _loadable(reports: Sequence[MemberState]) -> list[Saved]:
+    """The durable checkpoints that may be loaded: those that members with a running cell see.
+
+    The cell may have gone back to an early one. Newcomers do not know that; theirs count where nobody else is left.
+    """
+    found = [saved for report in reports if not report.waiting for saved in report.checkpoints]
+    return found or [saved for report in reports for saved in report.checkpoints]
 
 
 def begun(reports: Sequence[MemberState]) -> int:
@@ -239,7 +248,7 @@ def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Deci
 
 
 def _load(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
-    newest = max(saved for report in reports for saved in report.checkpoints)
+    newest = max(_loadable(reports))
     loaders = tuple(rank for rank, report in enumerate(reports) if newest in report.checkpoints)
     fresh = tuple(rank for rank, report in enumerate(reports) if newest not in report.checkpoints)
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)

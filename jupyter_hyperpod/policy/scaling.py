@@ -246,17 +246,40 @@ def _do_without(
 
     ``away`` nodes are out of service, and ``free`` others are to be given. A node that was lent does not return now.
     """
-    owners = [claim for claim in ordered if claim.running]
-    missing = sum(max(0, min(own[c.job_id], shares[c.job_id]) - _present(c, ())) for c in owners)
+    running = [claim for claim in ordered if claim.running]
+    least = {claim.job_id: max(own[claim.job_id], _floor(claim)) for claim in running}
+    lent = {claim.job_id: max(0, min(shares[claim.job_id], claim.base) - least[claim.job_id]) for claim in running}
+    free += sum(_leaving(claim) + max(0, claim.base - shares[claim.job_id]) for claim in running)
+    missing = _missing(ordered, shares, own, free + min(away, sum(lent.values())))
     count, left = min(away, missing - free), max(0, free - missing)
-    for claim in reversed(owners):
-        share, least = shares[claim.job_id], max(own[claim.job_id], _floor(claim))
-        now = min(share, claim.base)
-        if count > 0 and now > least:
-            shares[claim.job_id] = max(least, claim.fit(max(least, now - count)))
+    for claim in reversed(running):
+        if count > 0 and lent[claim.job_id]:
+            now = min(shares[claim.job_id], claim.base)
+            shares[claim.job_id] = max(least[claim.job_id], claim.fit(max(least[claim.job_id], now - count)))
             count -= now - shares[claim.job_id]
-        elif share > least:
-            shares[claim.job_id] = min(share, max(least, claim.commanded, claim.fit(claim.base + left)))
+    for claim in running:
+        before = max(least[claim.job_id], claim.commanded)
+        if shares[claim.job_id] > before:
+            shares[claim.job_id] = min(shares[claim.job_id], max(before, claim.fit(claim.base + left)))
+            left -= shares[claim.job_id] - before
+
+
+def _leaving(claim: Claim) -> int:
+    """How many of the nodes that a job holds it is about to release."""
+    spares = claim.spares if claim.commanded >= claim.target else 0
+    return max(0, len(claim.held) - claim.base - spares)
+
+
+def _missing(ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int], at_most: int) -> int:
+    """How many nodes jobs lack of those that their queues guarantee, and can use if they get ``at_most`` in all."""
+    missing = 0
+    for claim in ordered:
+        wanted = min(own[claim.job_id], shares[claim.job_id])
+        present = _present(claim, ()) if claim.running else 0
+        reached = claim.fit(min(wanted, present + at_most - missing))
+        if reached > present and (claim.running or reached >= claim.minimum):
+            missing += reached - present
+    return missing
 
 
 def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int:

@@ -209,7 +209,7 @@ class JournalFollower(Generic[Record]):
         for name in self._due:
             if (source := self._sources.get(name)) is None:
                 source = self._sources[name] = _Source(self.directory / name, now_s)
-            if looks or now_s - source.changed_s <= self.rest_s:
+            if looks or name in self._complete or now_s - source.changed_s <= self.rest_s:
                 found.extend(self._read(source, now_s))
         self._due = [name for name in self._due if name not in self._complete]
         self._forget_complete()

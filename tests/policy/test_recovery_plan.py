@@ -15,6 +15,7 @@ from jupyter_hyperpod.policy.recovery import (
     at_once,
     left_alone,
     newcomer_checks,
+    newest_step,
     ordinary,
     plan,
 )
@@ -173,3 +174,13 @@ def test_a_newcomer_is_compared_where_it_computes_nothing_and_where_the_first_me
     assert newcomer_checks(idle, 10) == (NewcomerCheck(1, 0, 0),)
     assert not newcomer_checks(plan([MemberState(9, joined=6)], 4).value, 9), "nobody was there before"
     assert plan([MemberState(9), MemberState(9)], 4).value.joined == ()
+
+
+def test_newcomers_do_not_lead_a_cell_that_goes_back_to_a_later_checkpoint() -> None:
+    early, late = (50, "a"), (100, "b")
+    old = MemberState(None, checkpoints=(early,))
+    new = MemberState(None, checkpoints=(early, late), waiting=True)
+    chosen = plan([old, new, replace(old, checkpoints=())], 4).value
+    assert (chosen.load, chosen.step, chosen.loaders, chosen.fresh) == (early, 50, (0, 1), (2,))
+    assert newest_step([old, new]) == 50
+    assert plan([new, new], 4).value.load == late, "all were lost"

@@ -88,25 +88,28 @@ def test_what_was_kept_at_the_first_call_reaches_a_newcomer(job: Submit, name: s
     assert len(run.of_kind("generation.formed")) > 2, run.story()
 
 
+FAULT = """    execution = session._execution
+    compute = execution._compute
+    def strike(loss):
+        compute(loss)
+        if session.rank == 2 and not os.path.exists(STRUCK):
+            open(STRUCK, "w").close()
+            buffer = next(iter(session._gradients.finished.nodes.values()))
+            buffer.flats[0].view(torch.uint8).numpy()[5] ^= 0x40
+    execution._compute = strike
+    for epoch in"""
+PLAIN = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
+
+
 @pytest.mark.timeout(180)
 def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_program(
     job: Submit, tmp_path: Path
 ) -> None:
     """The newcomer computes the micro-batch once more and gets another gradient: its device is examined."""
-    plain = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
-    alone = job(plain, nodes=1)
+    alone = job(PLAIN, nodes=1)
     alone.finish()
-    fault = f"""    execution = session._execution
-    compute = execution._compute
-    def strike(loss):
-        compute(loss)
-        if session.rank == 2 and not os.path.exists({str(tmp_path / "struck")!r}):
-            open({str(tmp_path / "struck")!r}, "w").close()
-            buffer = next(iter(session._gradients.finished.nodes.values()))
-            buffer.flats[0].view(torch.uint8).numpy()[5] ^= 0x40
-    execution._compute = strike
-    for epoch in"""
-    run = job(plain.replace("    for epoch in", fault), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    fault = FAULT.replace("STRUCK", repr(str(tmp_path / "struck")))
+    run = job(PLAIN.replace("    for epoch in", fault), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
     run.until_step(22)
     run.scale(3)
     run.finish()
@@ -115,13 +118,22 @@ def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_pro
 
 
 @pytest.mark.timeout(180)
+def test_without_an_audit_a_newcomer_s_wrong_gradient_stops_the_job(job: Submit, tmp_path: Path) -> None:
+    fault = FAULT.replace("STRUCK", repr(str(tmp_path / "struck")))
+    cell = PLAIN.replace("    for epoch in", fault).replace("micro_batch=4)", "micro_batch=4, audit=None)")
+    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    assert "executions of the same micro-batches" in run.finish("failed")["reason"], run.story()
+
+
+@pytest.mark.timeout(180)
 def test_a_newcomer_shows_the_gradient_that_it_has_and_another_member_computes_it(job: Submit, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     note = f"""def loss_function(batch):
     with open({str(calls)!r}, "a") as file:
         file.write(f"{{session.rank}} {{session.step}}\\n")"""
-    cell = CELL.replace("SETUP", "len").replace("[len]", "[]").replace("FACTOR", "1.0")
-    cell = cell.replace("micro_batch=4", "micro_batch=2").replace("def loss_function(batch):", note)
+    cell = PLAIN.replace("micro_batch=4", "micro_batch=2").replace("def loss_function(batch):", note)
     run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.01"})
     run.until_step(22)
     run.scale(3)

@@ -458,3 +458,21 @@ def test_files_of_commands_that_rest_are_looked_at_less_often(tmp_path: Path, mo
     assert [command.writer for command in follower.poll()] == [writers[0].name], "and an old one a moment later"
     for writer in (*writers, late):
         writer.close()
+
+
+def test_a_file_that_rested_is_read_to_its_end_where_its_writer_has_begun_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: now_s[0], time_ns=lambda: 0, time=time.time))
+    follower = journal.JournalFollower(tmp_path, journal.decode_event, rest_s=journal.REST_S)
+    with event_writer(tmp_path, "one", segment_bytes=300) as writer:
+        writer.append("warning.raised", {"text": "first"})
+        assert len(follower.poll()) == 1
+        now_s[0] += journal.REST_S + 1
+        assert follower.poll() == []
+        now_s[0] += journal.LOOK_S / 2
+        for text in ("second" * 60, "third"):
+            writer.append("warning.raised", {"text": text})
+        assert len(list(tmp_path.iterdir())) == 2
+        assert [event.data["text"][:5] for event in follower.poll()] == ["secon", "third"]

@@ -96,7 +96,6 @@ class Reproducible:
         self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
         self._ahead: dict[NewcomerCheck, int] = {}  # checksums of this step that are known before it is reduced
-        self._before_ahead: Walk | None = None
 
     def begins(self, step: int) -> None:
         """Step ``step + 1`` begins."""
@@ -116,7 +115,7 @@ class Reproducible:
         self._forget_ahead()
 
     def _forget_ahead(self) -> None:
-        self._ahead, self._before_ahead = {}, None
+        self._ahead = {}
 
     def computed(self, plan: RecoveryPlan, step: int, leaf: int) -> None:
         """A micro-batch of step ``step + 1`` was computed for the first time."""
@@ -133,10 +132,11 @@ class Reproducible:
 
         What its loop has filled up to here, such as caches, decides about it, as about its share.
         """
-        for check in self._checks(plan, step):
-            if plan.rank == check.peer and check not in self._ahead:
-                self._before_ahead = self._before_ahead or self._comparison.look()
-                self._ahead[check] = self._checked(plan.rank, check, compute)
+        due = [check for check in self._checks(plan, step) if plan.rank == check.peer and check not in self._ahead]
+        if due:
+            before = self._comparison.look()
+            self._ahead |= {check: self._checked(plan.rank, check, compute) for check in due}
+            self._comparison.filled(before)
 
     def _checks(self, plan: RecoveryPlan, step: int) -> tuple[NewcomerCheck, ...]:
         return () if self._group.replica > 1 else newcomer_checks(plan, step, self._runs)
@@ -222,7 +222,7 @@ class Reproducible:
         if not (checks := self._checks(plan, step)):
             return []
         takes_part = any(plan.rank in (check.newcomer, check.peer) and check not in self._ahead for check in checks)
-        before = self._before_ahead or (self._comparison.look() if takes_part else None)
+        before = self._comparison.look() if takes_part else None
         shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
         found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]

@@ -167,12 +167,12 @@ class Evaluations:
 
     def _places(self, plan: RecoveryPlan, own: bytes) -> dict[int, tuple[int, int, bool, int]]:
         """Where each member is, by rank. Newcomers have no place yet, so nobody waits until they have the state."""
+        new = {*plan.fresh} & {*plan.joining}
         others = [rank for rank in range(plan.world_size) if rank != plan.rank]
-        there = [rank for rank in others if rank not in plan.fresh]
-        shown = {rank: memoryview(bytearray(_PLACE.size)) for rank in there}
-        sends = [] if plan.rank in plan.fresh else [(rank, memoryview(own)) for rank in others]
+        shown = {rank: memoryview(bytearray(_PLACE.size)) for rank in others if rank not in new}
+        sends = [] if plan.rank in new else [(rank, memoryview(own)) for rank in others]
         self._group.exchange(sends, list(shown.items()))
-        if plan.rank not in plan.fresh:
+        if plan.rank not in new:
             shown[plan.rank] = memoryview(own)
         return {rank: _PLACE.unpack(shown[rank]) for rank in sorted(shown)}
 

@@ -75,12 +75,12 @@ class StepExecution:
             try:
                 if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(state.applied)
-                self._prove(sharing=True)
+                self._prove(late=False)
                 self._compute(loss_function)
                 compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.compute_ahead(self._plan, state.applied, compute)
-                self._prove(sharing=False)
+                self._prove(late=True)
                 result = self._reduce()
                 self._compare_samples()
                 if self._determinism.exact:
@@ -125,15 +125,15 @@ class StepExecution:
         assert self._parts.resync.plan is not None
         return self._parts.resync.plan
 
-    def _prove(self, sharing: bool) -> None:
+    def _prove(self, late: bool) -> None:
         """Compare newcomers with the others, before their first step. Raises TrainingError, on all members.
 
-        Newcomers that have no share of this step are compared after the others have computed theirs: meanwhile they
-        load the state.
+        Newcomers that compute nothing of an interrupted step are compared late, when the others have computed their
+        shares: meanwhile they load the state.
         """
         plan, parts = self._plan, self._parts
-        share = any(plan.holdings[rank] for rank in plan.proving)
-        if plan.proving and share == sharing and self._determinism.exact:
+        waits = any(plan.held) and not any(plan.holdings[rank] for rank in plan.proving)
+        if plan.proving and waits == late and self._determinism.exact:
             self._reproducible.prove(plan, self._state.applied)
             parts.resync.plan = replace(plan, proving=())
 

@@ -211,13 +211,15 @@ class Integrity:
     def judge(
         self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]], node: Node, compute: Compute
     ) -> None:  # fmt: skip
-        """Judge executions of the micro-batches ``node``, by (rank, checksum), that differ. Raises as `verify`."""
-        if self._rate is None:
-            return
+        """Judge executions of the micro-batches ``node``, by (rank, checksum), that differ. Raises as `verify`.
+
+        Without checksums of the state no member is accused: the job stops.
+        """
         self._evidence = {}
         found = verdict.of_executions([checksum for _, checksum in executions])
         if found.value is not None:
             self._refuse_program(plan, executions[found.value][0], node, compute)
+        if found.value is not None and self._rate is not None:
             self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in executions)})
         raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
 
