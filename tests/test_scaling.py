@@ -384,3 +384,15 @@ def test_nobody_lends_again_while_its_nodes_are_still_being_released(situation: 
     for claim in claims:
         if claim.running:
             assert again[claim.job_id].value.target >= min(first[claim.job_id].value.target, claim.base)
+
+
+def test_a_borrower_with_a_spare_is_told_once() -> None:
+    owner = Claim("owner", 0, 2, 1, 2, 0, True, 2, ("node-1",), queue="research")
+    borrower = Claim("borrower", 0, 1, 1, 2, 1, True, 2, ("node-3", "node-4", "node-5"))
+    machines = [ScalableNode(f"node-{i}", i == 5, False, up=i != 2, away=i == 2) for i in range(1, 6)]
+    told = []
+    for _ in range(4):
+        target = by_job(allot([owner, borrower], machines, {"research": 2}))["borrower"].value.target
+        told.append(target)
+        borrower = replace(borrower, commanded=target)
+    assert told == [1, 1, 1, 1]

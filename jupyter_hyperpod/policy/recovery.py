@@ -115,8 +115,8 @@ def _loadable(reports: Sequence[MemberState]) -> list[Saved]:
 
     The cell may have gone back to an early one. Newcomers do not know that; theirs count where nobody else is left.
     """
-    found = [saved for report in reports if not report.waiting for saved in report.checkpoints]
-    return found or [saved for report in reports for saved in report.checkpoints]
+    running = [report for report in reports if not report.waiting] or reports
+    return [saved for report in running for saved in report.checkpoints]
 
 
 def begun(reports: Sequence[MemberState]) -> int:
@@ -132,7 +132,7 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     `left_alone` names are not among them.
     """
     if not any(report.complete for report in reports):
-        return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
+        return _load(reports, micro_batches) if _loadable(reports) else _begin(reports, micro_batches)
     newest = newest_step(reports)
     there = {rank: None for rank, report in enumerate(reports) if report.step == newest}  # a set in the order of ranks
     whole = [rank for rank in there if reports[rank].complete]

@@ -249,9 +249,10 @@ def _do_without(
     running = [claim for claim in ordered if claim.running]
     least = {claim.job_id: max(own[claim.job_id], _floor(claim)) for claim in running}
     lent = {claim.job_id: max(0, min(shares[claim.job_id], claim.base) - least[claim.job_id]) for claim in running}
+    idle = free
     free += sum(_leaving(claim) + max(0, claim.base - shares[claim.job_id]) for claim in running)
     missing = _missing(ordered, shares, own, free + min(away, sum(lent.values())))
-    count, left = min(away, missing - free), max(0, free - missing)
+    count, left = min(away, missing - free), max(0, idle - missing)
     for claim in reversed(running):
         if count > 0 and lent[claim.job_id]:
             now = min(shares[claim.job_id], claim.base)

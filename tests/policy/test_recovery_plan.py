@@ -183,4 +183,5 @@ def test_newcomers_do_not_lead_a_cell_that_goes_back_to_a_later_checkpoint() -> 
     chosen = plan([old, new, replace(old, checkpoints=())], 4).value
     assert (chosen.load, chosen.step, chosen.loaders, chosen.fresh) == (early, 50, (0, 1), (2,))
     assert newest_step([old, new]) == 50
+    assert plan([replace(old, checkpoints=()), new], 4).value.load is None, "there is none to go back to"
     assert plan([new, new], 4).value.load == late, "all were lost"

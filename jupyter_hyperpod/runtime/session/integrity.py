@@ -40,6 +40,10 @@ NOT_REPEATABLE = (
     "hardware fails on one member. The likely cause is the program, not a node: a loss function must depend on its "
     "batch, the model and seeded generators alone; no node is fenced and nothing starts again"
 )
+UNAUDITED = (
+    "step {step}: rank {rank} computed a wrong gradient, and nothing of it is applied: {reason}. With audit='state', "
+    "the default, the job goes on without that member"
+)
 FROZEN = "requires_grad"  # listed with the tensors where members have frozen different parameters
 _DRAW_RANGE = 1 << 64
 
@@ -83,7 +87,7 @@ class StateChecksums:
 
 
 class Integrity:
-    """The checks of one session. Where ``audit`` is None every method returns at once."""
+    """The checks of one session. Where ``audit`` is None nothing is checked, and `judge` accuses no member."""
 
     def __init__(self, group: Group, state: TrainingState, gradients: Gradients, seed: int, audit: Audit) -> None:
         self._group = group
@@ -216,12 +220,14 @@ class Integrity:
         Without checksums of the state no member is accused: the job stops.
         """
         self._evidence = {}
-        found = verdict.of_executions([checksum for _, checksum in executions])
-        if found.value is not None:
-            self._refuse_program(plan, executions[found.value][0], node, compute)
-        if found.value is not None and self._rate is not None:
-            self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in executions)})
-        raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
+        found, step = verdict.of_executions([checksum for _, checksum in executions]), self._state.applied + 1
+        if found.value is None:
+            raise TrainingError(f"step {step}: {found.reason}")
+        wrong = executions[found.value][0]
+        self._refuse_program(plan, wrong, node, compute)
+        if self._rate is None:
+            raise TrainingError(UNAUDITED.format(step=step, rank=wrong, reason=found.reason))
+        self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in executions)})
 
     def _execute_again(self, plan: RecoveryPlan, leaf: int, compute: Compute) -> None:
         """Let another member compute the sum that holds ``leaf``, and compare."""
