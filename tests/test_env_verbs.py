@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.control.parity import environment_verbs, requirements
+from jupyter_hyperpod.control.parity import environment_verbs, installer, requirements
 from jupyter_hyperpod.control.parity.replay import replay
 from jupyter_hyperpod.core.errors import NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import JobSpec
@@ -282,6 +282,26 @@ def test_who_is_interrupted_leaves_no_installer_and_no_half(
     assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
     assert "interrupted: the installer was ended, and nothing of it is left" in said
     assert os.listdir(store.root / "environments") == []
+
+
+def test_who_is_interrupted_while_an_installer_starts_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    pids = tmp_path / "pids"
+
+    class Slow(subprocess.Popen[str]):
+        """It returns when the program has started another one, and meanwhile somebody interrupts."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            eventually(lambda: pids.exists() and pids.read_text().endswith("\n"), timeout_s=60)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    with pytest.raises(SystemExit), installer.terminated_as_interrupted():
+        installer.run_installer(["sh", "-c", f"sleep 600 & echo $$ $! > {pids}; wait"], 60.0)
+    for pid in map(int, pids.read_text().split()):
+        eventually(lambda pid=pid: start_ticks(pid) is None, timeout_s=60)
 
 
 def test_a_lock_is_written_whole_or_not_at_all(

@@ -20,26 +20,41 @@ def run_installer(
     from ...system.processes import die_with_parent  # it opens the C library, which most commands do not need
 
     parent = os.getpid()
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=None if env is None else dict(env),
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(parent),
-    )
+    process: subprocess.Popen[str] | None = None
+    # while it starts nothing can be raised: nobody would know what to end
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        die_with_parent(parent)
+
     try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=None if env is None else dict(env),
+            start_new_session=True,
+            preexec_fn=begin,
+        )
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         out, err = process.communicate(timeout=within_s)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it started and left
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if process is not None:
+            _end(process)
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # also what it started and left
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 @contextmanager
