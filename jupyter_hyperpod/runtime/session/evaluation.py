@@ -151,10 +151,11 @@ class Evaluations:
     def meet(self, plan: RecoveryPlan) -> None:
         """A generation was formed: give the last result to members that were interrupted before they had it."""
         text = json.dumps(self._last).encode()
-        shown = self._places(plan, _PLACE.pack(self._done, self._parts.state.applied, self._busy, len(text)))
-        newest = max(done for done, _, _, _ in shown.values())
-        donor = next(rank for rank, (done, _, _, _) in shown.items() if done == newest)
-        lacking = [rank for rank, (done, _, busy, _) in shown.items() if busy and done < newest]
+        own = _PLACE.pack(self._done, self._parts.state.applied, self._busy, len(text))
+        shown = [_PLACE.unpack(one) for one in all_gather(self._group.exchange, plan.rank, plan.world_size, own)]
+        newest = max(done for done, _, _, _ in shown)
+        donor = next(rank for rank, (done, _, _, _) in enumerate(shown) if done == newest)
+        lacking = [rank for rank, (done, _, busy, _) in enumerate(shown) if busy and done < newest]
         if plan.rank == donor and lacking:
             self._group.exchange([(rank, memoryview(text)) for rank in lacking], [])
         elif plan.rank in lacking:
@@ -164,17 +165,6 @@ class Evaluations:
         elif self._done < newest:  # a newcomer
             self._done = newest
         self._journal()
-
-    def _places(self, plan: RecoveryPlan, own: bytes) -> dict[int, tuple[int, int, bool, int]]:
-        """Where each member is, by rank. Newcomers have no place yet, so nobody waits until they have the state."""
-        new = {*plan.fresh} & {*plan.joining}
-        others = [rank for rank in range(plan.world_size) if rank != plan.rank]
-        shown = {rank: memoryview(bytearray(_PLACE.size)) for rank in others if rank not in new}
-        sends = [] if plan.rank in new else [(rank, memoryview(own)) for rank in others]
-        self._group.exchange(sends, list(shown.items()))
-        if plan.rank not in new:
-            shown[plan.rank] = memoryview(own)
-        return {rank: _PLACE.unpack(shown[rank]) for rank in sorted(shown)}
 
     @property
     def _plan(self) -> RecoveryPlan:

@@ -75,12 +75,11 @@ class StepExecution:
             try:
                 if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(state.applied)
-                self._prove(late=False)
+                self._prove()
                 self._compute(loss_function)
                 compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.compute_ahead(self._plan, state.applied, compute)
-                self._prove(late=True)
                 result = self._reduce()
                 self._compare_samples()
                 if self._determinism.exact:
@@ -125,15 +124,10 @@ class StepExecution:
         assert self._parts.resync.plan is not None
         return self._parts.resync.plan
 
-    def _prove(self, late: bool) -> None:
-        """Compare newcomers with the others, before their first step. Raises TrainingError, on all members.
-
-        Newcomers that compute nothing of an interrupted step are compared late, when the others have computed their
-        shares: meanwhile they load the state.
-        """
+    def _prove(self) -> None:
+        """Compare newcomers with the others, before their first step. Raises TrainingError, on all members."""
         plan, parts = self._plan, self._parts
-        waits = any(plan.held) and not any(plan.holdings[rank] for rank in plan.proving)
-        if plan.proving and waits == late and self._determinism.exact:
+        if plan.proving and self._determinism.exact:
             self._reproducible.prove(plan, self._state.applied)
             parts.resync.plan = replace(plan, proving=())
 
