@@ -239,9 +239,7 @@ def _shares(
     return shares, waits
 
 
-def _do_without(
-    ordered: Sequence[Claim], shares: dict[str, int], own: Mapping[str, int], away: int, free: int
-) -> None:  # fmt: skip
+def _do_without(ordered: Sequence[Claim], shares: dict[str, int], own: Mapping[str, int], away: int, free: int) -> None:
     """Lower the shares of jobs that borrow, the last job first, where others lack nodes that their queues guarantee.
 
     ``away`` nodes are out of service, and ``free`` others are to be given. A node that was lent does not return now.

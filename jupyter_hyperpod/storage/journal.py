@@ -190,7 +190,7 @@ class JournalFollower(Generic[Record]):
     # why a record is refused in a file of the user with this id, or ""
     refuse: Callable[[Record, int], str] | None = None
     also: Callable[[], list[Record]] = list  # records from elsewhere that are merged with these
-    rest_s: float = math.inf  # a file that has not grown for so long is looked at every LOOK_S alone
+    rest_s: float = math.inf  # a file that has not grown for so long is looked at only once per LOOK_S
     _sources: dict[str, _Source] = field(default_factory=dict)
     _listed: list[str] = field(default_factory=list)
     _due: list[str] = field(default_factory=list)  # files of which something may be unread

@@ -41,7 +41,7 @@ class Machines:
         return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
 
     def machine(self, node: HostNode, now_s: float) -> ScalableNode:
-        """The node as `policy.scaling` sees it; a drained one counts as one that is still to come."""
+        """The node as `policy.scaling` sees it; a drained one is ``away``."""
         up = node.state == "idle" and not node.drained
         if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)

@@ -21,7 +21,7 @@ def run_installer(
 
     parent = os.getpid()
     process: subprocess.Popen[str] | None = None
-    # while it starts nothing can be raised: nobody would know what to end
+    # signals wait until it has started: an error before that would leave the program behind
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
     def begin() -> None:

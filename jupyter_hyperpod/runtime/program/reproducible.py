@@ -99,7 +99,7 @@ class Reproducible:
 
     def begins(self, step: int) -> None:
         """Step ``step + 1`` begins."""
-        self._forget_ahead()
+        self._ahead = {}
         if self._look:
             self._look, self._kept = False, self._comparison.kept()
         if step % self._runs == 0:
@@ -112,9 +112,6 @@ class Reproducible:
     def interrupted(self) -> None:
         """A generation was formed in the middle of a step."""
         self._interrupted = True
-        self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
         self._ahead = {}
 
     def computed(self, plan: RecoveryPlan, step: int, leaf: int) -> None:
@@ -130,7 +127,7 @@ class Reproducible:
     def compute_ahead(self, plan: RecoveryPlan, step: int, compute: Compute) -> None:
         """Compute what `compare_newcomers` needs of this member, while newcomers still compute their share.
 
-        What its loop has filled up to here, such as caches, decides about it, as about its share.
+        It comes after this member's own share, so caches that its steps fill are full.
         """
         due = [check for check in self._checks(plan, step) if plan.rank == check.peer and check not in self._ahead]
         if due:

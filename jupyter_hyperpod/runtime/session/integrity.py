@@ -212,9 +212,7 @@ class Integrity:
         found = verdict.judge([own]).reason
         self._group.accuse(found or f"members differ in step {self._state.applied + 1}")
 
-    def judge(
-        self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]], node: Node, compute: Compute
-    ) -> None:  # fmt: skip
+    def judge(self, plan: RecoveryPlan, executions: Sequence[tuple[int, str]], node: Node, compute: Compute) -> None:
         """Judge executions of the micro-batches ``node``, by (rank, checksum), that differ. Raises as `verify`.
 
         Without checksums of the state no member is accused: the job stops.
