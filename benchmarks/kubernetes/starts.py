@@ -14,6 +14,7 @@ from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, row
 
 HELLO = "print('here', flush=True)\n"
+HELLO_TORCH = f"import torch\n{HELLO}"
 FIRST_LINE_LIMIT_S, OURS_LIMIT_S, KEPT_LIMIT_S = 5.0, 0.5, 0.5
 KEEP = "10min"
 IMPORT = f"{sys.executable} -c 'import torch' && "
@@ -22,33 +23,30 @@ LOOK_S = 0.01
 
 
 def measure_starts(rig: Rig, runs: int) -> Part:
-    """One start of each that does not count, then ``runs`` of each by turns."""
-    ours, bare, torch, asked = [], [], [], []
+    """One start of each that does not count, then ``runs`` of each by turns: cells and pods with and without torch."""
+    rows, bars = [], []
+    turns: dict[str, list[tuple[float, float, float]]] = {"": [], " that imports torch": []}
     for number in range(runs + 1):
-        bare.append(_bare(rig, f"bare-{number}"))
-        torch.append(_bare(rig, f"torch-{number}", IMPORT))
-        first_s, accepted_s = _ours(rig)
-        ours.append(first_s)
-        asked.append(accepted_s)
-        others = f"bare pod {bare[-1]:.2f} s, with torch {torch[-1]:.2f} s"
-        progress(f"start {number}: {others}, cell {ours[-1]:.2f} s, of it submit {asked[-1]:.2f} s")
-    ours, bare, torch, asked = ours[1:], bare[1:], torch[1:], asked[1:]
-    beyond, without_torch = (
-        [mine - theirs for mine, theirs in zip(ours, others, strict=True)] for others in (bare, torch)
-    )
-    case = "one node, image and Python are there"
-    rows = [
-        row("a bare pod", case, "created to its first line", "s", bare),
-        row("a bare pod that imports torch first", case, "created to its first line", "s", torch),
-        row(OURS, case, "submit to the cell's first line", "s", ours),
-        row(OURS, case, "of it until the job is accepted", "s", asked),
-        row(OURS, case, "the same beyond the bare pod of its turn", "s", beyond),
-        row(OURS, case, "the same beyond the one that imports torch", "s", without_torch),
-    ]
-    bars = [
-        bar("submit_to_first_line_s", statistics.median(ours), FIRST_LINE_LIMIT_S),
-        bar("first_line_beyond_a_bare_pod_s", statistics.median(beyond), OURS_LIMIT_S),
-    ]
+        for kind, found in turns.items():
+            pod_s = _bare(rig, f"bare-{number}-{len(kind)}", IMPORT if kind else "")
+            found.append((pod_s, *_ours(rig, HELLO_TORCH if kind else HELLO)))
+            times = "pod {:.2f} s, cell {:.2f} s, of it submit {:.2f} s".format(*found[-1])
+            progress(f"start {number}{kind}: {times}")
+    for kind, found in turns.items():
+        pods, cells, accepted = (list(times) for times in zip(*found[1:], strict=True))
+        beyond = [cell - pod for pod, cell, _ in found[1:]]
+        case = f"a cell{kind}; image and Python are there"
+        rows += [
+            row(f"a bare pod{kind}", case, "created to its first line", "s", pods),
+            row(OURS, case, "submit to the cell's first line", "s", cells),
+            row(OURS, case, "of it until the job is accepted", "s", accepted),
+            row(OURS, case, "the same beyond the bare pod of its turn", "s", beyond),
+        ]
+        name = "_with_torch" if kind else ""
+        bars += [
+            bar(f"submit_to_first_line{name}_s", statistics.median(cells), FIRST_LINE_LIMIT_S),
+            bar(f"first_line_beyond_a_bare_pod{name}_s", statistics.median(beyond), OURS_LIMIT_S),
+        ]
     return rows, bars
 
 
@@ -66,9 +64,9 @@ def _bare(rig: Rig, name: str, before: str = "") -> float:
     return took_s
 
 
-def _ours(rig: Rig) -> tuple[float, float]:
+def _ours(rig: Rig, cell: str) -> tuple[float, float]:
     began_s = time.time()
-    watch = rig.submit(HELLO, name="hello", nodes=1)
+    watch = rig.submit(cell, name="hello", nodes=1)
     accepted_s = time.time() - began_s
     watch.until(lambda: bool(watch.view["output"]), UNTIL_S)
     took_s = time.time() - began_s

@@ -1,4 +1,4 @@
-"""Packages that only some features need: which extra of this package installs each of them."""
+"""Packages that only some features need: which extra of this package installs each of them, and which need no torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ EXTRAS = {
     "optuna": "optuna",
     **dict.fromkeys(("nbclient", "matplotlib"), "demo"),
 }
+# what a person imports beside the standard library, and what these import, without torch
+WITHOUT_TORCH = frozenset({"matplotlib", "numpy", "pandas", "scipy", "sklearn"})
 
 
 def remedy(error: ModuleNotFoundError) -> str:

@@ -18,6 +18,8 @@ from .workloads.workload import JOB_NAME, is_suspended
 
 Object = Mapping[str, Any]
 # our own words for how far an element is; those of Kubernetes where it has one
+PLACED = "it is being started"
+CREATING = (PLACED, "ContainerCreating", "PodInitializing")
 SUSPENDED, PENDING, STARTING, REPLACING = "Suspended", "Pending", "Starting", "Replacing"
 RUNNING, SUCCEEDED, CANCELLED, DELETED = "Running", "Succeeded", "Cancelled", "Deleted"
 PHASES = {
@@ -159,7 +161,12 @@ def _pod_state(pod: Object) -> tuple[str, str]:
         placed = _condition(pod, "PodScheduled") or {}
         return PENDING, placed.get("message") or "the scheduler has not looked at it yet"
     waiting = _container(pod).get("state", {}).get("waiting", {})
-    return STARTING, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or "it is being started"
+    return STARTING, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or PLACED
+
+
+def is_being_created(element: Element) -> bool:
+    """Whether its node is making its container, and nothing is known to be wrong."""
+    return element.state == STARTING and element.reason.partition(":")[0] in CREATING
 
 
 def _failure(ended: Object, pod: Object | None) -> tuple[str, str]:

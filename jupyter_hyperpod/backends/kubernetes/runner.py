@@ -148,7 +148,10 @@ class KubernetesRunner(PolledRunner):
 
     def expects(self, job_id: str, since_s: float) -> bool:
         job = self._mine.get(job_id)
-        return job is not None and (job.taken_s >= since_s or bool(job.hopes))
+        if job is None:
+            return False
+        created = any(map(parse.is_being_created, self._elements.get(job_id, ())))
+        return created or bool(job.hopes) or job.taken_s >= since_s
 
     def news(self, job_id: str) -> Sequence[str]:
         job = self._mine.get(job_id)

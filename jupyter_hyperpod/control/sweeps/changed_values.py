@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SpecError
+from ...core.extras import WITHOUT_TORCH
 from .present_values import (
     NOTHING,
     assigned,
@@ -45,7 +46,6 @@ _TELL = """for module, name in json.loads(sys.argv[2]):
     except Exception: found.append(None)
 sys.stdout.write(chr(0) + json.dumps(found))
 """
-_WITHOUT_TORCH = {"matplotlib", "numpy", "pandas", "scipy", "sklearn"}
 _PRECISION = ("set_float32_matmul_precision", "matmul.allow_tf32", "matmul.fp32_precision")  # all set the same state
 # settings of torch that change numbers: what tells them, what a new process has, and what sets them
 _TORCH: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -130,7 +130,7 @@ class ChangedValues:
         self._check_imports(
             {key: value for key, value in self._read.items() if key not in told and key[1] not in self._set}
         )
-        if own or {name.partition(".")[0] for name in self._used} - sys.stdlib_module_names - _WITHOUT_TORCH:
+        if own or {name.partition(".")[0] for name in self._used} - sys.stdlib_module_names - WITHOUT_TORCH:
             self._check_torch([*self._texts, *(ast.unparse(tree) for tree in own.values())])
 
     def _is_from_here(self, value: Any) -> bool:

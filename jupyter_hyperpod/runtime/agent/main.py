@@ -15,10 +15,10 @@ def main() -> int:
     context = Context.from_environment()
     go_on_with(context.job, __name__, context.node)
     gc.disable()  # importing leaves little garbage, and looking for it took a tenth of the time
+    from .libraries import import_ahead_of
     from .node_agent import Agent
-    from .replica_processes import import_ahead
 
-    import_ahead("numpy", "torch")
+    import_ahead_of(context.cell)
     gc.freeze()  # a collection in a worker would copy what is shared with its agent
     gc.enable()
     return Agent(context).run()

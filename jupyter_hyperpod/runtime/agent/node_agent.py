@@ -26,8 +26,9 @@ from ..protocol.dispatch import handlers, handles
 from ..sidecars import health_agent
 from ..worker import main as worker
 from .coordinator_link import CoordinatorLink, unregister
+from .libraries import import_ahead
 from .node_sampler import NodeSampler
-from .replica_processes import ReplicaProcesses, import_ahead
+from .replica_processes import ReplicaProcesses
 from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 

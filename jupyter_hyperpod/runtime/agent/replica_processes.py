@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from ..connection import Channel
 from ..progress import WorkerProgress
@@ -18,16 +16,6 @@ from .worker_process import Output, WorkerMain, WorkerProcess
 
 # how long an exception is held back: the death of another rank, not the user's code, may have caused it
 ERROR_HELD_S = 1.0
-
-
-def import_ahead(*names: str) -> None:
-    """Import the cell's imports once, for all ranks and their replacements; missing modules are left out.
-
-    Only the generators of libraries that are already imported can be seeded before the cell begins.
-    """
-    for name in names:
-        with suppress(ImportError):
-            importlib.import_module(name)
 
 
 class ReplicaProcesses:

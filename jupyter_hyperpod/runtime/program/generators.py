@@ -21,6 +21,11 @@ def note() -> None:
     _noted.update(_marks())
 
 
+def note_numpy() -> None:
+    """The cell has imported numpy, whose generator was seeded: remember its state as if it had been there before."""
+    _noted["numpy"] = _marks()["numpy"]
+
+
 def begin() -> None:
     """A session begins: seed the generators that the cell has not touched."""
     untouched = {name for name, mark in _marks().items() if _noted.get(name) == mark}

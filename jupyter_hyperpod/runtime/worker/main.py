@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import random
 import select
 import socket
 import sys
@@ -221,7 +219,7 @@ def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS reads it: see session.determinism
     pictures.prepare(os.environ)
-    seed_everything(context.spec.seed, context.spec.threads)
+    adapters.seed_everything(context.spec.seed, context.spec.threads)
 
 
 def enter_folder(folder: str, job: Path) -> str:
@@ -245,15 +243,3 @@ def _is_in(folder: Path) -> bool:
         return Path.cwd().is_relative_to(folder.resolve())
     except FileNotFoundError:
         return True
-
-
-def seed_everything(seed: int, threads: int | None = None) -> None:
-    """Seed the generators of every library that is already imported; torch when it is there."""
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-    if "torch" in sys.modules:
-        torch = importlib.import_module("torch")
-        torch.manual_seed(seed)
-        if threads is not None:
-            torch.set_num_threads(threads)

@@ -26,7 +26,7 @@ from ...core.errors import HyperpodError
 from ..program import generators
 from ..program.rehearsal import Rehearsal, rehearsing
 from . import cell_end
-from .main import seed_everything
+from .adapters import seed_everything
 
 JOINS_AFTER = 4  # steps
 _PLANTED = re.compile(r"#\s*(refused|carried|harmless)(?::\s*(\S+)(?:\s+in line (\d+)(?: of (\S+))?)?)?\s*$")

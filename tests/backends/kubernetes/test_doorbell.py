@@ -9,14 +9,17 @@ import queue
 import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
 
+from jupyter_hyperpod.backends.kubernetes import manifests
 from jupyter_hyperpod.backends.kubernetes import runner as runner_module
 from jupyter_hyperpod.backends.kubernetes.client import Api, ApiError
 from jupyter_hyperpod.backends.kubernetes.runner import KubernetesRunner
+from jupyter_hyperpod.backends.kubernetes.workloads.workload import JOB_NAME
+from jupyter_hyperpod.backends.types import BASE
 from jupyter_hyperpod.backends.wakeup import Wakeup
 
 Wait = Callable[..., None]
@@ -42,19 +45,21 @@ class Watch:
 
 
 class Cluster:
-    """An API that has nothing, and counts what is listed."""
+    """An API that counts what is listed."""
 
     namespace = "team"
 
-    def __init__(self, refused: bool = False) -> None:
+    def __init__(self, refused: bool = False, has: Mapping[str, list[dict[str, Any]]] | None = None) -> None:
         self.listed: Counter[str] = Counter()
+        self._has = has or {}
         self.watches: dict[str, Watch] = {}
         self._refused = refused
 
     def list(self, path: str, labels: str = "") -> tuple[list[dict[str, Any]], str]:
-        """Nothing, at version 7."""
-        self.listed[path.rpartition("/")[2]] += 1
-        return [], "7"
+        """What it has of a kind, at version 7."""
+        kind = path.rpartition("/")[2]
+        self.listed[kind] += 1
+        return self._has.get(kind, []), "7"
 
     def watch(self, path: str, labels: str, since: str) -> Watch:
         """From the version that was listed on."""
@@ -104,6 +109,32 @@ def test_nothing_is_listed_again_until_a_watch_tells_of_a_change(
         for _ in range(2):
             read_again(runner)
         assert cluster.listed["pods"] >= 4
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("ContainerCreating", True), ("ErrImagePull", False)])
+def test_a_job_whose_pod_is_being_created_is_about_to_run(
+    read_again: Callable[[KubernetesRunner], None], reason: str, expected: bool
+) -> None:
+    about = {
+        "name": manifests.element_name(1764163651000000, 0),
+        "labels": manifests.labels("job", BASE, 1764163651000000),
+    }
+    made = {"metadata": about, "spec": {}, "status": {}}
+    waiting = [{"name": "main", "state": {"waiting": {"reason": reason}}}]
+    pod = {
+        "metadata": {"name": "pod", "labels": {JOB_NAME: about["name"]}},
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Pending", "containerStatuses": waiting},
+    }
+    runner = opened(Cluster(has={"jobs": [made], "pods": [pod]}))
+    try:
+        runner.observe("job")
+        read_again(runner)
+        assert [one.node for one in runner.observe("job") or ()] == ["n1"]
+        assert runner.expects("job", time.monotonic()) is expected
+        assert not runner.expects("other", 0.0)
     finally:
         runner.close()
 

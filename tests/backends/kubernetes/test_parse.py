@@ -104,6 +104,24 @@ def test_an_element_is_what_its_job_and_its_pods_say(
     )
 
 
+@pytest.mark.parametrize(
+    ("found", "created"),
+    [
+        (pod("Pending", ""), False),
+        (pod("Pending"), True),
+        (pod("Pending", containerStatuses=waits("ContainerCreating")), True),
+        (pod("Pending", containerStatuses=waits("ErrImageNeverPull", "it is not there")), False),
+        (pod("Pending", containerStatuses=waits("ImagePullBackOff")), False),
+        (pod("Running"), False),
+        (pod("Pending", leaving=True), False),
+    ],
+)
+def test_a_pod_is_being_created_once_it_is_placed_unless_something_is_wrong(
+    found: dict[str, Any], created: bool
+) -> None:
+    assert parse.is_being_created(one([job()], [found])) is created
+
+
 def test_jobs_of_others_are_left_out() -> None:
     assert parse.elements([{"metadata": {"name": "import", "labels": {}}}, {"metadata": {"name": "x"}}], []) == {}
     assert parse.elements([], [pod("Running")]) == {}, "what a deleted Job has left is no element"
