@@ -191,6 +191,8 @@ def test_a_node_is_checked_on_request_also_out_of_service(
     assert {outcomes[probe] for probe in ("cpu-stress", "memory-stress", "disk-stress", "loopback")} == {"pass"}
     assert bed.get("node", "n1")["metadata"]["labels"][DEEP] == "Passed"
     assert bed.get("jobs", "-n", NAMESPACE)["items"] == [], "nothing is left"
+    left = [one["metadata"]["name"] for one in bed.get("pods", "-n", NAMESPACE)["items"]]
+    assert not [name for name in left if name.startswith("health-check")], left
     assert bed.get("node", "n1")["spec"]["unschedulable"], "the check has changed nothing"
 
 

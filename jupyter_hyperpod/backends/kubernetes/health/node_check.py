@@ -24,7 +24,7 @@ AGENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LOOK_S = 0.5
-UNSTARTED_S = 300.0
+UNSTARTED_S, GONE_S = 300.0, 30.0
 RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}}  # no limit: a deep check takes memory for each core
 MARK = {"app.kubernetes.io/name": f"{NAME}-check"}
 DRIVER = "NVIDIA_DRIVER_CAPABILITIES"
@@ -110,6 +110,15 @@ def _made(api: Api, body: Object) -> Iterator[None]:
             api.delete(path)
         raise
     api.delete(path)
+    _until_gone(api, body["metadata"]["name"])
+
+
+def _until_gone(api: Api, name: str) -> None:
+    """Wait a while for the end of a deleted Job's pod, for which its namespace could not be removed."""
+    until_s = time.monotonic() + GONE_S
+    with suppress(ClusterError):  # Kubernetes deletes it all the same
+        while api.list(PODS, f"{JOB_NAME}={name}")[0] and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
 
 
 def _ended(api: Api, name: str, node: str, until_s: float) -> tuple[str, str, str]:
