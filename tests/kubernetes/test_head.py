@@ -189,8 +189,8 @@ def test_a_job_whose_head_never_starts_says_why_and_is_stopped(
 
 
 def test_a_head_whose_store_is_gone_says_that_the_job_is(laptop: Laptop, kubernetes: Testbed, tmp_path: Path) -> None:
-    run = laptop.train(tmp_path, TRAIN.replace("(24)", "(10_000)"), "--nodes", "1", "--env", "PAUSE_S=0.05")
-    run.until_world(1, START_S)
+    run = laptop.train(tmp_path, "import time\nprint('waits', flush=True)\ntime.sleep(10_000)\n", "--nodes", "1")
+    run.until(lambda: bool(run.text()), START_S)
     (before,) = laptop.head_pods(run)
     (laptop.pods / "hyperpod-heads").rename(laptop.pods / "elsewhere")
     kubernetes.kubectl("delete", "pod", before, "-n", TEAM, "--wait=false", "--ignore-not-found")

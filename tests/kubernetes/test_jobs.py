@@ -83,6 +83,11 @@ def test_whatever_happens_to_pods_and_nodes_the_trajectory_stays(
     until_gone(victim["member"])
     gate.until_whole(run, 2, START_S)
 
+    victim = run.view["members"][1]
+    run.kill_node(1)  # its agent, of which nothing tells Kubernetes
+    gate.let(run.view["step"] + 2)
+    until_gone(victim["member"])
+
     with kubernetes.without(API):
         gate.let(step := run.view["step"] + 2)
         run.until_step(step, START_S)
@@ -100,18 +105,6 @@ def test_whatever_happens_to_pods_and_nodes_the_trajectory_stays(
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert "node lost" in [incident["cause"] for incident in run.view["incidents"]], run.story()
-    kubernetes.until(lambda: jobs_of(kubernetes, run) == [], "no Job is left")
-
-
-def test_a_job_is_scaled_and_stopped(desk: Desk, kubernetes: Testbed, job: Submit) -> None:
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", source=TRAIN.replace("(24)", "(10_000)"))
-    run.until_world(2, START_S)
-    desk("scale", run.job_id, "1")
-    run.until_world(1, START_S)
-    desk("scale", run.job_id, "2")
-    run.until_world(2, START_S)
-    desk("stop", run.job_id)
-    assert run.until_ended(START_S)["state"] == "stopped", run.story()
     kubernetes.until(lambda: jobs_of(kubernetes, run) == [], "no Job is left")
 
 
@@ -148,16 +141,6 @@ def test_the_cluster_is_validated_row_by_row(desk: Desk, kubernetes: Testbed) ->
     assert rows["nodes"]["sentence"] == "2 of 2 nodes are in service" and rows["training"]["verdict"] == "pass"
 
 
-def test_a_broken_agent_is_noticed_and_replaced(kubernetes: Testbed, job: Submit, reference: Run) -> None:
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", pause_s=0.2)
-    run.until_world(2, START_S)
-    victim = run.view["members"][1]["member"]
-    run.kill_node(1)
-    run.until(lambda: victim not in [one["member"] for one in run.view["members"]], START_S)
-    run.finish(timeout_s=START_S)
-    run.same_as(reference)
-
-
 def test_a_secret_and_hostile_words_stay_where_they_belong(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
     token, mark = "hf_" + secrets.token_hex(20), desk.store.root / "executed"
     nasty = f"$(touch {mark}); `touch {mark}` '\"\\ $$ $(HOME) ${{HOME}} &| <x> *"
@@ -183,7 +166,7 @@ def test_a_store_that_pods_do_not_share_is_refused_before_anything_is_made(desk:
         assert done.returncode and said in done.stderr, done.stderr
 
 
-def test_the_roles_that_setup_prints_are_enough(
+def test_a_job_is_scaled_and_stopped_with_the_roles_that_setup_prints(
     desk: Desk, kubernetes: Testbed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A supervisor of its own works as an account that has these roles and nothing else."""

@@ -28,7 +28,8 @@ from tests.support.kubernetes import CONTROLLER, TEAM, Testbed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 NODES = ["--nodes", "2", "--spares", "0"]
-KEPT = [*NODES, "--keep-warm", "5min"]
+ONE = ["--nodes", "1", "--spares", "0"]
+KEPT, ONE_KEPT = ([*nodes, "--keep-warm", "5min"] for nodes in (NODES, ONE))
 ROUNDS = 8
 LEAVES = """
 import os, pathlib, socket, subprocess
@@ -146,11 +147,11 @@ def test_a_training_in_kept_pods_is_the_same_and_loses_one_as_any_other(
 
 def test_kept_pods_are_listed_and_let_go(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
     where = ["--namespace", TEAM, "--json"]
-    job(*KEPT, source="print('first')").finish(timeout_s=START_S)
-    there = until_kept(kubernetes, 2)
+    job(*ONE_KEPT, source="print('first')").finish(timeout_s=START_S)
+    there = until_kept(kubernetes, 1)
     listed = json.loads(desk("kept", *where).stdout)["kept"]
     assert {place["name"] for place in listed} == set(there.values())
-    assert {place["node"] for place in listed} == {"n1", "n2"}
+    assert {place["node"] for place in listed} <= {"n1", "n2"}
     assert all(200 < place["until_s"] - time.time() < 300 for place in listed)
     assert set(json.loads(desk("kept", "let-go", *where).stdout)["let_go"]) == there.keys()
     kubernetes.until(lambda: not pods_in(kubernetes), "no pod is left")
@@ -158,8 +159,8 @@ def test_kept_pods_are_listed_and_let_go(kubernetes: Testbed, job: Submit, desk:
 
 
 def test_a_kept_pod_ends_by_itself_though_nobody_is_there(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
-    job(*NODES, "--keep-warm", "20s", source="print('first')").finish(timeout_s=START_S)
-    until_kept(kubernetes, 2)
+    job(*ONE, "--keep-warm", "10s", source="print('first')").finish(timeout_s=START_S)
+    until_kept(kubernetes, 1)
     supervisor = json.loads(desk("cluster", "status", "--json").stdout)["pid"]
     kubernetes.hosts.run(CONTROLLER, "kill", str(supervisor))  # it leaves, and what it has begun goes on
     kubernetes.until(lambda: kept(kubernetes) == {}, "no pod is kept any more", 60)
@@ -180,7 +181,7 @@ def main():
 def test_of_two_clients_that_claim_one_pod_at_the_same_moment_one_has_it(
     kubernetes: Testbed, job: Submit, desk: Desk
 ) -> None:
-    job("--nodes", "1", "--spares", "0", "--keep-warm", "5min", source="print('first')").finish(timeout_s=START_S)
+    job(*ONE_KEPT, source="print('first')").finish(timeout_s=START_S)
     until_kept(kubernetes, 1)
     directory = desk.store.root / "claims"
     directory.mkdir()
@@ -224,8 +225,7 @@ def test_of_two_clients_that_claim_one_pod_at_the_same_moment_one_has_it(
 def test_a_coordinator_that_began_for_a_kept_pod_goes_where_the_pod_does_not_answer(
     kubernetes: Testbed, job: Submit, desk: Desk
 ) -> None:
-    one = ["--nodes", "1", "--spares", "0"]
-    first = job(*one, "--keep-warm", "5min", source="print('first')")
+    first = job(*ONE_KEPT, source="print('first')")
     first.finish(timeout_s=START_S)
     until_kept(kubernetes, 1)
     taint = ["kubectl-test", "NoSchedule"]
@@ -233,7 +233,7 @@ def test_a_coordinator_that_began_for_a_kept_pod_goes_where_the_pod_does_not_ans
     try:
         for node in ("n1", "n2"):
             kubernetes.hosts.run(node, "pkill", "-STOP", "-f", KEEPER, check=False)
-        run = job(*one, source="print('second')")
+        run = job(*ONE, source="print('second')")
         endpoint = desk.store.job(run.job_id).path / ENDPOINT_FILE
         kubernetes.until(endpoint.exists, "the coordinator begins while the pod is asked")
         look = ["ps", "-o", "pid=", "-p", str(json.loads(endpoint.read_text())["pid"])]
@@ -262,7 +262,7 @@ def test_kept_pods_give_way_to_a_job_that_they_do_not_fit(kubernetes: Testbed, j
 
 
 def test_a_cluster_that_is_stopped_keeps_no_pod(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
-    job(*KEPT, source="print('first')").finish(timeout_s=START_S)
-    until_kept(kubernetes, 2)
+    job(*ONE_KEPT, source="print('first')").finish(timeout_s=START_S)
+    until_kept(kubernetes, 1)
     desk("cluster", "stop")
     kubernetes.until(lambda: not pods_in(kubernetes), "no pod is left")

@@ -12,13 +12,14 @@ import pytest
 from jupyter_hyperpod.backends.kubernetes.workloads.workload import OPERATED
 from tests.backends.kubernetes.stand_in_operator import DEFINITION
 from tests.kubernetes.conftest import Desk, Submit
-from tests.runtime.conftest import TRAIN, Run
+from tests.runtime.conftest import Run
 from tests.slurm.conftest import Gated
 from tests.support.kubernetes import CONTROLLER, TEAM, USER, Testbed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 START_S = 240.0
 OPTION = ["--kubernetes", "operator=hyperpod"]
+WAITS = "import threading\nprint('waits', flush=True)\nthreading.Event().wait()\n"
 RIGHTS = f"""apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {{name: operated, namespace: {TEAM}}}
@@ -107,8 +108,8 @@ def test_a_program_that_fails_and_one_that_is_stopped_leave_nothing(
     (known,) = [one for one in json.loads(desk("list", "--json").stdout) if one["name"] == "broken"]
     broken = Run(desk.store, known["id"])
     operator.until(lambda: objects_of(operator, broken) == [], "no object of the operator is left")
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", *OPTION, source=TRAIN.replace("(24)", "(10_000)"))
-    run.until_world(2, START_S)
+    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", *OPTION, source=WAITS)
+    run.until(lambda: len(run.text()) == 2, START_S)
     desk("stop", run.job_id)
     assert run.until_ended(START_S)["state"] == "stopped", run.story()
     operator.until(lambda: objects_of(operator, run) == [], "no object of the operator is left")
