@@ -2,7 +2,8 @@
 
 Two members train, a deployment answers, and a process passes on a model. In some phases a process without the secret
 calls all of their listening sockets: some strangers are silent, some send garbage, byte by byte, a recorded handshake,
-or the announcement of more than anybody may send. Phases with and without strangers alternate in one run.
+or the announcement of more than anybody may send. In other phases they call sockets behind which nobody is: what that
+costs the job is the cost of calling, on this machine. Phases with and without strangers alternate in one run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MEMBERS, ROUNDS, BLOCK, COUNT, WARM_UP = 2, 24, 75, 250, 30
 HELD = 1000  # silent strangers at each socket while a member joins
 RATIO_LIMIT, MOST_GROWTH, MOST_LINES = 1.05, 16e6, 100
 BOUND_S = 60.0
-QUIET, AGAIN, STRANGERS = "quiet", "quiet again", "strangers"
+KINDS = QUIET, AGAIN, STRANGERS, ELSEWHERE = "quiet", "quiet again", "strangers", "strangers elsewhere"
 CELL = """
 import os, time, torch
 from torch import nn
@@ -72,12 +73,12 @@ def predict(model, inputs):
 
 
 def run(runs: int = ROUNDS, steps: int = BLOCK, count: int = COUNT, held: int = HELD) -> dict[str, Any]:
-    """Measure ``runs`` rounds of three phases of so many ``steps``; in one of them ``count`` strangers call.
+    """Measure ``runs`` rounds of four phases of so many ``steps``; in two of them ``count`` strangers call.
 
     ``held``: how many silent strangers hold each listening socket while a member joins.
     """
     raise_descriptor_limit()
-    last = WARM_UP + 3 * runs * steps
+    last = WARM_UP + len(_Phases().steps) * runs * steps
     with ExitStack() as stack:
         store = stack.enter_context(laboratory(MEMBERS + 2, spares=0))
         calm = _calm(store, last)
@@ -106,6 +107,7 @@ class _Scene:
     chunks: tuple[str, int]
     secret: bytes
     processes: dict[str, int] = field(default_factory=dict)  # what is called -> process id
+    elsewhere: list[Target] = field(default_factory=list)  # as many sockets, behind which nobody is
 
     def permit(self, steps: int) -> None:
         _write(self.turn, str(steps))
@@ -184,15 +186,17 @@ def _scene(store: Store, last: int) -> Iterator[_Scene]:
             Target(*chunks, recorded.fan_out(chunks, secret)),
             *(Target(*address, recorded.between_members(secret)) for address in doors),
         ]
-        yield _Scene(store, turn, watch, deployment, targets, chunks, secret, processes)
+        ports = stack.enter_context(_bare_listener(len(targets)))
+        elsewhere = [Target("127.0.0.1", port, target.said) for port, target in zip(ports, targets, strict=True)]
+        yield _Scene(store, turn, watch, deployment, targets, chunks, secret, processes, elsewhere)
 
 
 @dataclass
 class _Phases:
     """The median step of every phase, and the processor time of every process, in seconds."""
 
-    steps: dict[str, list[float]] = field(default_factory=lambda: {QUIET: [], AGAIN: [], STRANGERS: []})
-    cpu_s: dict[str, dict[str, float]] = field(default_factory=lambda: {QUIET: {}, AGAIN: {}, STRANGERS: {}})
+    steps: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    cpu_s: dict[str, dict[str, float]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
     called: int = 0
 
     def spent(self, kind: str, before: dict[str, float], after: dict[str, float]) -> None:
@@ -214,15 +218,17 @@ def _phases(scene: _Scene, rounds: int, steps: int, count: int) -> _Phases:
     for number, order in enumerate(rotation(list(found), rounds)):
         for name in order:
             with ExitStack() as stack:
-                if name == STRANGERS:
+                targets = {STRANGERS: scene.targets, ELSEWHERE: scene.elsewhere}.get(name)
+                if targets:
                     crowd = stack.enter_context(_crowd())
-                    crowd.call(Plan(scene.targets, count, 0.9 * usual_s * steps))
+                    crowd.call(Plan(targets, count, 0.9 * usual_s * steps))
                 cpu_s = scene.cpu_s()
                 scene.permit(done + steps)
                 scene.watch.until_step(done + steps, BOUND_S)
                 phases.spent(name, cpu_s, scene.cpu_s())
-                if name == STRANGERS:
-                    phases.called += crowd.told()["called"]
+                if targets:
+                    called = crowd.told()["called"]
+                    phases.called += called if name == STRANGERS else 0
             times = step_times(scene.watch.commits())
             gaps = [times[step + 1] - times[step] for step in range(done + 2, done + steps)]
             found[name].append(statistics.median(gaps))
@@ -260,11 +266,13 @@ def _rows(
     steps, cpu_s = phases.steps, phases.for_thousand()
     quiet = [statistics.mean(pair) for pair in zip(steps[QUIET], steps[AGAIN], strict=True)]
     ratios = [one / other for one, other in zip(steps[STRANGERS], quiet, strict=True)]
+    beyond = [one / other for one, other in zip(steps[STRANGERS], steps[ELSEWHERE], strict=True)]
     noise = [one / other for one, other in zip(steps[AGAIN], steps[QUIET], strict=True)]
     rows = [
         row(OURS, case, "step without strangers", "s", quiet),
         row(OURS, case, "step with strangers", "s", steps[STRANGERS]),
         row(OURS, case, "step with strangers against without", "ratio", ratios),
+        row(OURS, case, "step with strangers against strangers at sockets of nobody", "ratio", beyond),
         row(OURS, case, "step without strangers against without", "ratio", noise),
         row(OURS, case, "journal and log lines per 1,000 strangers", "lines", [lines]),
         *(row(OURS, case, f"processor time per 1,000 strangers: {n}", "s", [t]) for n, t in cpu_s.items()),
@@ -274,7 +282,7 @@ def _rows(
         rows.append(row(OURS, "no strangers", f"a {who} {what}", "s", [alone_s[who]]))
         rows.append(row(OURS, "silent strangers held at each socket", f"a {who} {what}", "s", [beside_s[who]]))
     bars = [
-        bar("step_ratio", statistics.median(ratios), RATIO_LIMIT),
+        bar("step_ratio", statistics.median(beyond), RATIO_LIMIT),
         bar("memory_growth_bytes", max(growth.values()), MOST_GROWTH),
         bar("lines_per_1000_strangers", lines, MOST_LINES),
         bar("different_states", 0 if same else 1, 0),
@@ -333,6 +341,13 @@ def listens(pid: int) -> list[int]:
             own.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [int(line[1].partition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
+
+
+@contextmanager
+def _bare_listener(count: int) -> Iterator[list[int]]:
+    with _child("bare_listener", f"{count}\n".encode()) as listener:
+        assert listener.stdout
+        yield json.loads(listener.stdout.readline())
 
 
 @contextmanager
