@@ -108,7 +108,7 @@ def test_a_program_that_fails_and_one_that_is_stopped_leave_nothing(
     (known,) = [one for one in json.loads(desk("list", "--json").stdout) if one["name"] == "broken"]
     broken = Run(desk.store, known["id"])
     operator.until(lambda: objects_of(operator, broken) == [], "no object of the operator is left")
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", *OPTION, source=WAITS)
+    run = job("--nodes", "2", "--spares", "0", *OPTION, source=WAITS)
     run.until(lambda: len(run.text()) == 2, START_S)
     desk("stop", run.job_id)
     assert run.until_ended(START_S)["state"] == "stopped", run.story()
