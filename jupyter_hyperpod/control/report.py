@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
-from ..core.incidents import WAYS
+from ..core.incidents import cause_text, way
 from ..core.units import format_bytes, format_duration, format_rate, plural
 from .cluster import ANSWERS
 from .engines.reach import address, tunnel
@@ -376,9 +376,9 @@ def incidents_table(view: View) -> Table:
     rows = []
     for incident in view["incidents"]:
         stages = ", ".join(map(_stage, incident["stages"]))
-        rank, rung = "-" if incident["rank"] is None else str(incident["rank"]), incident["rung"]
+        rank = "-" if incident["rank"] is None else str(incident["rank"])
         rows.append(
-            [incident["node"] or "-", rank, (incident["cause"], "warn"), "-" if rung is None else WAYS[rung]]
+            [incident["node"] or "-", rank, (cause_text(incident["cause"]), "warn"), way(incident["rung"])]
             + [incident_duration(incident), (stages, "quiet")]
         )
     return Table(("NODE", ">RANK", "CAUSE", "HOW", ">RESUMED IN", "STAGES"), rows, "no incidents")
