@@ -212,7 +212,7 @@ describe('nodes', () => {
     draw(<ClusterSection />, given());
     expect([1, 2, 3, 4, 5, 6, 7].map(says)).toEqual([
       'training',
-      'standby',
+      'spare',
       'cut off',
       'drained',
       'training',
@@ -223,7 +223,7 @@ describe('nodes', () => {
       'restarted 1 time'
     );
     expect(find('.jp-Hp-summary').textContent).toBe(
-      '7 nodes2 training1 standby1 free1 restarting1 drained1 cut off'
+      '7 nodes2 training1 spare1 free1 restarting1 drained1 cut off'
     );
   });
 
