@@ -8,7 +8,7 @@ jest.mock(
   'uplot',
   () =>
     class {
-      static paths = {};
+      static paths: object = {};
       setData() {}
       destroy() {}
     }
