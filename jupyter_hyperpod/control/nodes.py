@@ -190,7 +190,7 @@ def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> lis
     devices = health["devices"] if health else {}
     facts = []
     if node is not None:
-        word = NODE_WORDS.get(node["state"], node["state"])
+        word = NODE_WORDS.get(str(node["state"]), str(node["state"]))
         facts.append(("state", word + (f": {node['reason']}" if node["reason"] else "")))
         busy = ", ".join(node["jobs"]) or "no job"
         facts.append(("allocated", f"{node['used']} of {plural(node['slots'], 'slot')}: {busy}"))
