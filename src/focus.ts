@@ -1,4 +1,4 @@
-/** Keeps the place of the keyboard: where the element that has it goes away, what is nearest to it gets it. */
+/** Finds and keeps the place of the keyboard: where the element that has it goes away, what is nearest to it gets it. */
 
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 
@@ -76,6 +76,22 @@ export function keepFocus(host: HTMLElement): IDisposable {
     host.removeEventListener('focusin', onFocus);
     host.removeEventListener('focusout', onBlur);
   });
+}
+
+/**
+ * Bring the keyboard into `host`, where it is not there: to the first element that takes it, else to `host` itself. The
+ * palette gives the keyboard to the main area after the command: this is done once that has happened.
+ */
+export async function takeFocus(host: HTMLElement): Promise<void> {
+  await new Promise(resolve => setTimeout(resolve));
+  if (host.contains(document.activeElement)) {
+    return;
+  }
+  const [first] = focusable(host);
+  if (!first) {
+    host.tabIndex = -1; // it may be focused from here; Tab does not stop there
+  }
+  (first ?? host).focus();
 }
 
 function focusable(box: HTMLElement): HTMLElement[] {

@@ -35,6 +35,7 @@ import type { DashboardWidget } from './dashboard/widget';
 import type { MountDrive } from './drive';
 import { CELL_INDEX, exampleNotebook } from './example';
 import { mountBrowser, mountDrive, showMount, yieldTo } from './files';
+import { takeFocus } from './focus';
 import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
@@ -199,7 +200,10 @@ const sidebar = view(
       caption: shared.trans.__('Show the cluster, its jobs and incidents'),
       icon: hyperpodIcon,
       describedBy: { args: null },
-      execute: () => app.shell.activateById(widget.id)
+      execute: () => {
+        app.shell.activateById(widget.id);
+        return takeFocus(widget.node);
+      }
     });
     launcher?.add({ command: CommandIDs.showPanel });
   }

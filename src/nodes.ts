@@ -81,7 +81,7 @@ export function roleLabel(role: string, trans: TranslationBundle): string {
 const roleLabels = oncePer((trans): Record<NodeRole, string> => ({
   training: trans.__('training'),
   answering: trans.__('answering'),
-  standby: trans.__('standby'),
+  standby: trans.__('spare'),
   joining: trans.__('joining'),
   free: trans.__('free'),
   starting: trans.__('starting'),

@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.control import jobs, metrics, report, sentences
+from jupyter_hyperpod.control.runs.report_page import report_page
+from jupyter_hyperpod.control.runs.run_record import read
+from jupyter_hyperpod.core import incidents
 from jupyter_hyperpod.core.events import Event, decode_event, encode
 from jupyter_hyperpod.core.incidents import fold_stages, unnoticed_since_s
 from jupyter_hyperpod.core.spec import JobSpec
@@ -51,6 +54,25 @@ def recorded(store: Store, events: list[Event]) -> tuple[Store, str]:
         with (job.events / f"{event.writer}.jsonl").open("ab") as file:
             file.write(encode(event))
     return store, job.id
+
+
+def test_an_incident_is_told_in_words(recorded: tuple[Store, str]) -> None:
+    """The panel's words are in src/components/__tests__/components.spec.tsx."""
+    store, job_id = recorded
+    journal = store.job(job_id).events / "drill.1.jsonl"
+    about = {"incident": "drain", "node": "node-2", "rank": 1, "text": "a fan is loud"}
+    with journal.open("ab") as file:
+        for seq, (stage, rung) in enumerate([("detected", None), ("resumed", 9)], 1):
+            data = about | {"cause": "ByHand", "rung": rung, "stage": stage}
+            file.write(encode(Event("drill.1", seq, time.time(), "incident.stage", data)))
+    view = jobs.job_view(store, job_id)
+    assert view["incidents"][-1]["rung"] == 9
+    for text in (report.incidents_table(view).render(), report_page(read(store, job_id), "1.2.3")):
+        assert "drained by hand" in text and "ByHand" not in text
+    assert "in another way" in report.incidents_table(view).render()
+    assert [incidents.way(rung) for rung in (None, 0, 5, 6, -1)] == [
+        "-", "by the other members", "from the beginning", "in another way", "in another way"
+    ]  # fmt: skip
 
 
 def test_people_read_the_same_figure_everywhere(recorded: tuple[Store, str]) -> None:

@@ -12,11 +12,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.control import lookup, report
+from jupyter_hyperpod.control import lookup, report, sentences
+from jupyter_hyperpod.control import nodes as control_nodes
 from jupyter_hyperpod.control.watch import JobWatch
 from jupyter_hyperpod.core.errors import NotFound, StoreError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec, TrialSpec
+from jupyter_hyperpod.core.views import new_cluster_view
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from jupyter_hyperpod.system import place
@@ -211,3 +213,20 @@ def test_a_node_in_the_place_of_an_action(store: Store, capsys: Said) -> None:
     with pytest.raises(SystemExit):
         main(["nodes", "node-77"])
     assert "'node-77' is no action; `nodes describe node-77` describes a node" in capsys.readouterr().err
+
+
+def test_nodes_have_the_words_of_the_panel() -> None:
+    """The panel's are in src/sidebar/__tests__/panel.spec.tsx: free, spare, cut off, restarted."""
+    node = {"slots": 1, "used": 0, "jobs": [], "pid": 7, "since_s": 0.0, "reason": "", "spare": False}
+    nodes = [
+        node | {"node": "node-1", "state": "idle", "incarnation": 1},
+        node | {"node": "node-2", "state": "idle", "incarnation": 3, "spare": True},
+        node | {"node": "node-3", "state": "partitioned", "incarnation": 1},
+    ]
+    told = report.nodes_table({"nodes": nodes, "health": {}}).render()
+    heads, *rows = told.splitlines()
+    assert "RESTARTED" in heads and "REPLACED" not in heads
+    assert [row.split()[1] for row in rows[-3:]] == ["free", "free", "cut"] and "spare" in rows[-2]
+    cut_off = Event("w", 1, 0.0, "node.state", node | {"node": "node-3", "state": "partitioned", "incarnation": 1})
+    assert sentences.event_sentence(cut_off) == "node-3 cut off"
+    assert "free" in control_nodes.describe(new_cluster_view() | {"nodes": nodes}, "node-1").lines[0]

@@ -67,6 +67,7 @@ PARTLY = {
         "runs on 1 node and waits for %1 more: %2",
         "runs on %1 nodes and waits for %2 more: %3",
     ),
+    "core/incidents.py": ("drained by hand",),
     "policy/guard.py": ("non-finite gradient", "non-finite loss", "loss spike"),
     "runtime/coordinator/controller.py": (
         "a new coordinator took over: all members registered again",

@@ -29,6 +29,7 @@ from ..core.health import (
 )
 from ..core.units import format_bytes, plural
 from ..core.views import View
+from ..core.vocabulary import NODE_WORDS
 from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
@@ -189,7 +190,8 @@ def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> lis
     devices = health["devices"] if health else {}
     facts = []
     if node is not None:
-        facts.append(("state", f"{node['state']}" + (f": {node['reason']}" if node["reason"] else "")))
+        word = NODE_WORDS.get(str(node["state"]), str(node["state"]))
+        facts.append(("state", word + (f": {node['reason']}" if node["reason"] else "")))
         busy = ", ".join(node["jobs"]) or "no job"
         facts.append(("allocated", f"{node['used']} of {plural(node['slots'], 'slot')}: {busy}"))
     if info is not None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
-from ..core.incidents import WAYS
+from ..core.incidents import cause_text, way
 from ..core.units import format_bytes, format_duration, format_rate, plural
+from ..core.vocabulary import NODE_WORDS
 from .cluster import ANSWERS
 from .engines.reach import address, tunnel
 from .text_tables import Cell, Paint, Table, clean, unpainted
@@ -19,7 +20,6 @@ TONES = {
     "succeeded": "good", "running": "good", "idle": "good", "recovering": "warn", "pending": "warn", "starting": "warn",
     "busy": "info", "failed": "bad", "lost": "bad", "partitioned": "bad", "drained": "warn", "stopped": "quiet",
 }  # fmt: skip
-
 LOST = "its journal is lost"
 SESSIONS_SHOWN = 5
 JOBS_SHOWN = 50
@@ -28,7 +28,7 @@ _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING":
 
 def state_cell(state: str) -> Cell:
     """Return a state in its tone."""
-    return Cell(state, TONES.get(state, ""))
+    return Cell(NODE_WORDS.get(state, state), TONES.get(state, ""))
 
 
 def shown_state(view: View) -> str:
@@ -205,7 +205,7 @@ def nodes_table(cluster: View) -> Table:
         for name, health in cluster["health"].items()
         if name not in names
     ]
-    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">REPLACED", "SINCE", "HEALTH", "REASON")
+    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">RESTARTED", "SINCE", "HEALTH", "REASON")
     return Table(headers, rows, "no nodes; `jupyter hyperpod cluster start` starts them")
 
 
@@ -376,9 +376,9 @@ def incidents_table(view: View) -> Table:
     rows = []
     for incident in view["incidents"]:
         stages = ", ".join(map(_stage, incident["stages"]))
-        rank, rung = "-" if incident["rank"] is None else str(incident["rank"]), incident["rung"]
+        rank = "-" if incident["rank"] is None else str(incident["rank"])
         rows.append(
-            [incident["node"] or "-", rank, (incident["cause"], "warn"), "-" if rung is None else WAYS[rung]]
+            [incident["node"] or "-", rank, (cause_text(incident["cause"]), "warn"), way(incident["rung"])]
             + [incident_duration(incident), (stages, "quiet")]
         )
     return Table(("NODE", ">RANK", "CAUSE", "HOW", ">RESUMED IN", "STAGES"), rows, "no incidents")

@@ -8,6 +8,7 @@ from typing import Any
 from ..core.events import Event
 from ..core.incidents import unnoticed_since_s
 from ..core.units import format_bytes, format_duration, plural
+from ..core.vocabulary import NODE_WORDS
 from .report import load_sentence
 from .text_tables import clean
 
@@ -126,5 +127,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "node.health": lambda d: f"{d['node']} {d['action']}: {d['reason']}",
     "rule.state": lambda d: f"{d['rule']} {d['state']}: {d['text']}",
-    "node.state": lambda d: f"{d['node']} {d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "node.state": lambda d: (
+        f"{d['node']} {NODE_WORDS.get(d['state'], d['state'])}" + (f": {d['reason']}" if d["reason"] else "")
+    ),
 }

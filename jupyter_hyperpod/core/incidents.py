@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .events import Event
+from .health import BY_HAND
 
 INCIDENTS_KEPT = 200
 # how training got its state and its place back, by the rung of recovery
@@ -19,6 +20,8 @@ WAYS = (
     "by the other members", "by a spare", "by a new process", "by another node", "from a checkpoint",
     "from the beginning",
 )  # fmt: skip
+OTHER_WAY = "in another way"  # a rung that only a later version knows
+CAUSES = {BY_HAND: "drained by hand"}  # causes that are no words; `src/components/incidents.tsx` has them, too
 LATEST_S = 1e12  # seconds since the Unix epoch; a larger number cannot be a time
 
 Incident = dict[str, Any]
@@ -60,6 +63,18 @@ def fold_stage(incidents: list[Incident], event: Event) -> None:
         incident["resumed_s"] = event.time_s
     if incident["resumed_s"] is not None:
         incident["recovery_s"] = max(0.0, incident["resumed_s"] - incident["started_s"])
+
+
+def way(rung: int | None) -> str:
+    """How an incident was mended, in words; '-' before that is known."""
+    if rung is None:
+        return "-"
+    return WAYS[rung] if 0 <= rung < len(WAYS) else OTHER_WAY
+
+
+def cause_text(cause: str) -> str:
+    """What an incident was about, in words."""
+    return CAUSES.get(cause, cause)
 
 
 def fold_stages(events: Iterable[Event]) -> list[Incident]:

@@ -40,6 +40,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "LoadState": ("loading", "loaded", "failed"),
 }
 
+# states of nodes that people read in other words; `src/nodes.ts` has the same
+NODE_WORDS = {"idle": "free", "partitioned": "cut off"}
+
 RECORDS: dict[str, Fields] = {
     "Member": _fields("member: str, node: str, rank: int|null, pid?: int"),
     "Range": _fields("minimum: int, maximum: int"),

@@ -6,6 +6,7 @@ import { formatDuration, formatInteger, formatLoss } from '../format';
 import {
   heights,
   ILine,
+  IPoint,
   IView,
   nearest,
   Range,
@@ -317,14 +318,19 @@ function Curve(props: {
         />
       )}
       {props.smooths && <path className="jp-Hp-raw" d={raw} />}
-      {points.length === 1 ? (
-        <circle
-          className="jp-Hp-point"
-          cx={x(points[0].x)}
-          cy={y(points[0].y)}
-          r={3}
-        />
-      ) : (
+      {points.map(
+        (point, at) =>
+          isAlone(points, at) && (
+            <circle
+              key={at}
+              className="jp-Hp-point"
+              cx={x(point.x)}
+              cy={y(point.y)}
+              r={3}
+            />
+          )
+      )}
+      {points.length > 1 && (
         <path
           className="jp-Hp-curve"
           data-first={props.first || undefined}
@@ -334,6 +340,12 @@ function Curve(props: {
       )}
     </g>
   );
+}
+
+/** Whether no line leads to a point, and none from it. */
+function isAlone(points: readonly IPoint[], at: number): boolean {
+  const ends = at === points.length - 1 || points[at + 1].apart;
+  return !!ends && (at === 0 || !!points[at].apart);
 }
 
 /** Where the keyboard stops: at the values of the line that has the most of them in this part of the axis. */

@@ -18,13 +18,22 @@ export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
   const { model, trans } = useShared();
   const [found, setFound] = React.useState<IComparison | null>(null);
   const [problem, setProblem] = React.useState('');
-  const wanted = ids.join(' ');
+  // The server compares the first with each other.
+  const [first, setFirst] = React.useState(ids[0]);
+  const wanted = [first, ...ids.filter(id => id !== first)].join(' ');
+  const newest = React.useRef('');
   const ask = React.useCallback(async () => {
+    newest.current = wanted;
     try {
-      setFound(await model.api.compareJobs(wanted.split(' ')));
-      setProblem('');
+      const answer = await model.api.compareJobs(wanted.split(' '));
+      if (newest.current === wanted) {
+        setFound(answer);
+        setProblem('');
+      }
     } catch (error) {
-      setProblem(messageOf(error));
+      if (newest.current === wanted) {
+        setProblem(messageOf(error));
+      }
     }
   }, [model, wanted]);
   React.useEffect(() => void ask(), [ask]);
@@ -42,35 +51,73 @@ export function Comparison({ ids }: { ids: readonly string[] }): JSX.Element {
           {trans.__('The journals of these runs are being read…')}
         </p>
       )}
-      {found && <Found found={found} again={ask} />}
+      {found && (
+        <Found found={found} again={ask}>
+          {ids.length > 2 && (
+            <Reference ids={ids} first={first} onChange={setFirst} />
+          )}
+        </Found>
+      )}
     </>
+  );
+}
+
+/** Which run the others are compared with. */
+function Reference(props: {
+  ids: readonly string[];
+  first: string;
+  onChange: (id: string) => void;
+}): JSX.Element {
+  const { trans } = useShared();
+  return (
+    <label className="jp-Hp-row">
+      {trans.__('Compare the others with')}
+      <select
+        className="jp-Hp-select"
+        value={props.first}
+        onChange={event => props.onChange(event.target.value)}
+      >
+        {props.ids.map(id => (
+          <option key={id} value={id}>
+            {id}
+          </option>
+        ))}
+      </select>
+    </label>
   );
 }
 
 function Found(props: {
   found: IComparison;
   again: () => Promise<void>;
+  /** The choice of the run that comes first. */
+  children: React.ReactNode;
 }): JSX.Element {
   const { found } = props;
   const { actions, trans } = useShared();
   const [view, setView] = React.useState(WHOLE);
-  const [hidden, setHidden] = React.useState<ReadonlySet<number>>(new Set());
+  // By id, since the order of the runs may change.
+  const [gone, setGone] = React.useState<ReadonlySet<string>>(new Set());
+  const hidden = new Set(
+    found.jobs.flatMap((id, run) => (gone.has(id) ? run : []))
+  );
   const names = Object.keys(found.curves).filter(name =>
     found.curves[name].some(places => places.length > 0)
   );
   const [shown, others] = useSomeCurves(names);
   const marks = marksOf(found);
   const toggle = (run: number) => {
-    const after = new Set(hidden);
-    if (!after.delete(run)) {
-      after.add(run);
+    const after = new Set(gone);
+    if (!after.delete(found.jobs[run])) {
+      after.add(found.jobs[run]);
     }
-    setHidden(after);
+    setGone(after);
   };
   return (
     <>
       <Part name={trans.__('The runs')}>
         <Legend found={found} hidden={hidden} toggle={toggle} />
+        {props.children}
         <Identity found={found} />
       </Part>
       <div className="jp-Hp-chartbar">

@@ -31,7 +31,12 @@ function wayLabel(rung: number, trans: TranslationBundle): string {
     trans.__('from a checkpoint'),
     trans.__('from the beginning')
   ];
-  return labels[rung] ?? String(rung);
+  return labels[rung] ?? trans.__('in another way');
+}
+
+/** What an incident was about, in words. */
+export function causeLabel(cause: string, trans: TranslationBundle): string {
+  return said(cause === 'ByHand' ? 'drained by hand' : cause, trans);
 }
 
 function title(incident: IIncident, trans: TranslationBundle): string {
@@ -59,7 +64,7 @@ export function Incident(props: {
   const open = incident.resumed_s === null && !props.ended;
   const now_s = useNow(open);
   const id = React.useId();
-  const cause = said(incident.cause, trans);
+  const cause = causeLabel(incident.cause, trans);
   const last = incident.stages[incident.stages.length - 1];
   const until_s = open ? now_s : (last?.time_s ?? incident.started_s);
   const took = formatDuration(

@@ -125,10 +125,14 @@ export default function LossCurve(props: {
           ref={box}
           role="img"
           aria-label={trans.__(
-            'Loss by step: %1 at step %2, %3 incidents marked',
+            'Loss by step: %1 at step %2, %3',
             last,
             job.step,
-            job.incidents.length
+            trans._n(
+              '%1 incident marked',
+              '%1 incidents marked',
+              job.incidents.length
+            )
           )}
           style={{ height }}
         />

@@ -7,10 +7,10 @@ import { csv, ICurves, IView, lines, WHOLE } from '../compare/curves';
 import { CsvButton, useSomeCurves } from '../compare/saving';
 import { ViewChoice } from '../compare/view';
 import { useShared } from '../components/context';
+import { causeLabel } from '../components/incidents';
 import { stepAt } from '../derive';
 import { formatCount, formatDuration } from '../format';
 import type { IJobView } from '../model/views';
-import { said } from '../said/said';
 
 const NONE: ReadonlySet<number> = new Set();
 
@@ -92,7 +92,7 @@ const Picture = React.memo(
         lines={lines(drawn(account, picture), picture.name, view, NONE)}
         names={picture.values.map(([, name]) => name)}
         view={view}
-        marks={marksOf(job, value => said(value, trans))}
+        marks={marksOf(job, trans)}
         onRange={range => setView({ ...view, range })}
         said={picture.said}
         stepped={picture.stepped}
@@ -169,14 +169,11 @@ function drawn(account: ICurves, picture: IPicture): ICurves {
 }
 
 /** The incidents of a job, where they were. */
-export function marksOf(
-  job: IJobView,
-  tell: (text: string) => string
-): IMark[] {
+export function marksOf(job: IJobView, trans: TranslationBundle): IMark[] {
   const start_s = job.started_s ?? job.submitted_s ?? 0;
   return job.incidents.map(incident => ({
     step: stepAt(job.history, incident.started_s) ?? -1,
     time_s: incident.started_s - start_s,
-    text: `${incident.node ?? ''} ${tell(incident.cause)}`.trim()
+    text: `${incident.node ?? ''} ${causeLabel(incident.cause, trans)}`.trim()
   }));
 }

@@ -88,7 +88,7 @@ export function Resources(props: {
               lines={lines(used, quantity, used.start_s - start_s)}
               names={names}
               view={view}
-              marks={marksOf(job, value => said(value, trans))}
+              marks={marksOf(job, trans)}
               onRange={range => setView({ ...view, range })}
               said={tell}
               fromZero

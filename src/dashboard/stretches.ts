@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { causeLabel } from '../components/incidents';
 import type { IIncident, IJobView } from '../model/views';
 import { said } from '../said/said';
 
@@ -52,7 +53,7 @@ function sentence(
   const decided = job.decisions.find(
     one => incident.started_s <= one.time_s && one.time_s <= until_s
   );
-  const fault = said(incident.cause, trans);
+  const fault = causeLabel(incident.cause, trans);
   const what = incident.node ? `${incident.node}: ${fault}` : fault;
   return decided ? `${what}. ${said(decided.reason, trans)}` : what;
 }

@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import type { IBackend } from '../api';
 import { useShared, useTopics } from '../components/context';
+import { said } from '../said/said';
 import { bounds, capacity, needed, offered, outlook, problems } from './choice';
 import { NumberField, SelectField, TextField, TickField } from './fields';
 import type { Change, IChoice } from './line';
@@ -37,11 +38,17 @@ export function Where(props: {
           disabled: one.missing !== '' && one.name !== backend
         }))}
         help={
-          local ? (
-            <Local choice={choice} />
-          ) : (
-            found && stateTally(found.states, trans)
-          )
+          <>
+            {local ? (
+              <Local choice={choice} />
+            ) : (
+              found && stateTally(found.states, trans)
+            )}
+            <Missing
+              names={title}
+              backends={known.filter(one => one.missing !== '')}
+            />
+          </>
         }
         problem={found?.missing || found?.problem || props.problem}
         onChange={name => change({ backend: name })}
@@ -50,6 +57,25 @@ export function Where(props: {
       {backend === 'slurm' && <Slurm choice={choice} change={change} />}
       <Elastic choice={choice} change={change} />
     </>
+  );
+}
+
+/** Why other clusters cannot be chosen, in the words of the server; a list cannot say that of what is disabled in it. */
+function Missing(props: {
+  names: (one: IBackend) => string;
+  backends: readonly IBackend[];
+}): JSX.Element | null {
+  const { names, backends } = props;
+  const { trans } = useShared();
+  return backends.length === 0 ? null : (
+    <details>
+      <summary>
+        {trans.__('Not available here: %1', backends.map(names).join(', '))}
+      </summary>
+      {backends.map(one => (
+        <div key={one.name}>{`${names(one)}: ${said(one.missing, trans)}`}</div>
+      ))}
+    </details>
   );
 }
 

@@ -419,6 +419,7 @@ export const SENTENCES: readonly string[] = [
   "due at %1",
   "runs on 1 node and waits for %1 more: %2",
   "runs on %1 nodes and waits for %2 more: %3",
+  "drained by hand",
   "non-finite gradient",
   "non-finite loss",
   "loss spike",

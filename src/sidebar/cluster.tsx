@@ -6,7 +6,7 @@ import { Button, Section, StateChip } from '../components/parts';
 import { breakIcon } from '../icons';
 import { said } from '../said/said';
 import { Idle } from './idle';
-import { Nodes } from './overview';
+import { Nodes, NOTHING_CHOSEN } from './overview';
 import { Picker } from './picker';
 import { Queue } from './queue';
 
@@ -14,6 +14,8 @@ import { Queue } from './queue';
 export function ClusterSection(): JSX.Element {
   const { model, actions, trans } = useShared();
   useTopics('cluster', 'jobs', 'connection');
+  // A section that is folded draws nothing: here the choice outlives that.
+  const [choice, setChoice] = React.useState(NOTHING_CHOSEN);
   const { cluster } = model;
   const stopped = cluster === null || cluster.state === 'stopped';
   return (
@@ -53,7 +55,7 @@ export function ClusterSection(): JSX.Element {
           {cluster.idle && cluster.state === 'running' && (
             <Idle idle={cluster.idle} />
           )}
-          <Nodes cluster={cluster} />
+          <Nodes cluster={cluster} choice={choice} onChoice={setChoice} />
           <Queue cluster={cluster} />
         </>
       )}

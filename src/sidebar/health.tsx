@@ -1,7 +1,7 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
-import { stageLabel } from '../components/incidents';
+import { causeLabel, stageLabel } from '../components/incidents';
 import { formatDuration } from '../format';
 import type { IClusterView, IDevices, IFinding } from '../model/views';
 import { said } from '../said/said';
@@ -50,7 +50,7 @@ export function NodeHealth(props: {
       ))}
       {incidents.slice(-SHOWN).map(incident => (
         <p key={incident.incident} className="jp-Hp-small">
-          {`${said(incident.cause, trans)}: `}
+          {`${causeLabel(incident.cause, trans)}: `}
           {incident.stages
             .map(stage =>
               stage.took_s === null

@@ -18,16 +18,41 @@ import {
 import { NodeDetail } from './node';
 import { NAMED, NodeGrid } from './nodes';
 
+/** What a person has chosen of the nodes. */
+export interface INodeChoice {
+  selected: string | null;
+  filter: INodeFilter;
+  grouping: Grouping;
+}
+
+export const NOTHING_CHOSEN: INodeChoice = {
+  selected: null,
+  filter: ALL,
+  grouping: 'none'
+};
+
 /** All nodes, by what they do, filtered and grouped, and details of the selected one. */
-export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
+export function Nodes(props: {
+  cluster: IClusterView;
+  choice: INodeChoice;
+  onChoice: React.Dispatch<React.SetStateAction<INodeChoice>>;
+}): JSX.Element {
+  const { cluster, onChoice } = props;
+  const { selected, filter, grouping } = props.choice;
   const { model, trans } = useShared();
   const jobs = model.activeJobs;
   const parts = partsOf(jobs);
   const names = new Map(jobs.map(job => [job.id, job.name]));
-  const [selected, setSelected] = React.useState<string | null>(null);
-  const [filter, setFilter] = React.useState(ALL);
-  const [grouping, setGrouping] = React.useState<Grouping>('none');
-  const onSelect = React.useCallback((name: string) => setSelected(name), []);
+  const choose = React.useCallback(
+    (fields: Partial<INodeChoice>) =>
+      onChoice(before => ({ ...before, ...fields })),
+    [onChoice]
+  );
+  const setFilter = (filter: INodeFilter) => choose({ filter });
+  const onSelect = React.useCallback(
+    (selected: string) => choose({ selected }),
+    [choose]
+  );
   const order = React.useRef(new NameOrder());
   const nodes = order.current.of(cluster.nodes);
   const chosen = nodes.find(node => node.node === selected);
@@ -69,7 +94,7 @@ export function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
           filter={filter}
           onFilter={setFilter}
           grouping={many ? grouping : null}
-          onGrouping={setGrouping}
+          onGrouping={grouping => choose({ grouping })}
           typed={nodes.some(node => typeOf(node.node, cluster) !== '')}
         />
       )}

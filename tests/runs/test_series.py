@@ -57,6 +57,20 @@ def test_ticks_are_few_and_inside(one: float, other: float, most: int) -> None:
     assert all(0.0 <= place(value) <= 100.0 for value in found)
 
 
+def test_no_line_leads_over_a_time_without_samples() -> None:
+    """The times and the rule are those of `src/dashboard/__tests__/resources.spec.tsx`."""
+    series = Series()
+    for time_s in (0, 10, 20, 80, 90, 200):
+        series.add(time_s, 5.0, 1000.0 + time_s)
+    lines = [Line("node-1", series)]
+    picture = Chart("CPU", lines, "alt", sampled=True).svg()
+    (path,) = re.findall(r'<path class="line stroke0" d="([^"]+)"', picture)
+    assert [stroke.count("L") for stroke in path.split("M")[1:]] == [2, 1]
+    assert picture.count("<circle") == 1, "a sample alone is a point"
+    whole = Chart("loss", lines, "alt").svg()
+    assert re.findall(r'<path class="line stroke0" d="([^"]+)"', whole)[0].count("L") == 5
+
+
 def test_a_step_that_was_computed_again_with_another_loss_counts_as_it_was_last() -> None:
     losses = ExactLosses(1)
     for step, loss in ((1, 1.0), (2, 0.5), (3, 0.25), (2, 0.5), (2, 0.75), (3, 0.125)):

@@ -200,6 +200,17 @@ def test_empty_data_is_refused() -> None:
         hp.Session(model, optimizer, [], global_batch=4, micro_batch=2)
 
 
+@pytest.mark.parametrize("what", ["steps", "epochs"])
+def test_a_loop_without_a_count_says_what_is_expected(what: str) -> None:
+    model, optimizer, _ = parts()
+    with hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2) as session:
+        ask = getattr(session, what)
+        for given, got in [((), "no number"), ((None,), "no number"), (("10",), "a str"), ((data(),), "a list")]:
+            with pytest.raises(SpecError, match=rf"{got}; expected how many {what}, such as session\.{what}\(1"):
+                ask(*given)
+        assert sum(1 for _ in session.epochs(numpy.int64(2))) == 2
+
+
 @pytest.mark.parametrize("result", [lambda b: 1.0, lambda b: b[0], lambda b: b[0].sum(), lambda b: None])
 def test_a_loss_that_is_no_scalar_of_the_model_is_refused(result: Loss) -> None:
     model, optimizer, _ = parts()

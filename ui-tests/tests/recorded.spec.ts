@@ -195,7 +195,7 @@ test.describe('a recorded job', () => {
     await page.locator('.jp-Hp-nodechoice select').selectOption('state');
     await expect(
       page.locator('.jp-Hp-block[role="group"]').first()
-    ).toHaveAttribute('aria-label', /training|standby/); // the record may be over
+    ).toHaveAttribute('aria-label', /training|spare/); // the record may be over
     await expect(tiles.first()).toHaveAttribute('aria-setsize', '4005');
     // A machine that is busy with other things holds up one look, not all of them.
     await expect

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .markup import number, safe
 from .series import CurvePlace, Series
@@ -21,6 +22,7 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 5", "1 3")
 _LOGARITHMIC, _SMALL_LOGARITHMIC = 50.0, 1000.0  # times the lowest value
 LARGEST = sys.float_info.max
 _COLUMNS = 48  # places that say their values under the pointer
+_GAP = 3.0  # times the usual time between two samples, as `src/dashboard/strokes.ts` has it
 
 Scale = Callable[[float], float]
 
@@ -45,7 +47,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn in one picture. ``alt`` describes it for those who do not see it."""
+    """What is drawn in one picture. ``alt`` describes it for those who do not see it.
+
+    ``sampled``: no line leads over a time without samples.
+    """
 
     name: str
     lines: Sequence[Line]
@@ -53,6 +58,7 @@ class Chart:
     marks: Sequence[Mark] = ()
     small: bool = False
     axis: str = "step"
+    sampled: bool = False
 
     def svg(self) -> str:
         """The picture; empty where no line has a value."""
@@ -101,22 +107,32 @@ class _Drawing:
         yield "</svg>"
 
     def _band(self, line: Line) -> str:
-        places = line.series.places
-        if line.series.stride == 1 or len(places) < 2:
+        if line.series.stride == 1:
             return ""
-        upper = [f"{self.across(p.step):.1f} {self.up(p.high):.1f}" for p in places]
-        lower = [f"{self.across(p.step):.1f} {self.up(p.low):.1f}" for p in reversed(places)]
-        return f'<path class="band fill{line.colour % COLOURS}" d="M{"L".join([*upper, *lower])}Z"/>'
+        drawn = ""
+        for places in self._strokes(line):
+            if len(places) > 1:
+                upper = [f"{self.across(p.step):.1f} {self.up(p.high):.1f}" for p in places]
+                lower = [f"{self.across(p.step):.1f} {self.up(p.low):.1f}" for p in reversed(places)]
+                drawn += f"M{'L'.join([*upper, *lower])}Z"
+        return f'<path class="band fill{line.colour % COLOURS}" d="{drawn}"/>' if drawn else ""
 
     def _line(self, line: Line, dashes: str, more: str) -> str:
         """``more``: the first of several lines is wide, so that it is seen behind an equal one."""
-        places, colour = line.series.places, line.colour % COLOURS
-        if len(places) == 1:
-            x, y = self.across(places[0].step), self.up(places[0].last)
-            return f'<circle class="fill{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
-        points = "L".join(f"{self.across(p.step):.1f} {self.up(p.last):.1f}" for p in places)
+        colour = line.colour % COLOURS
+        points, path = "", ""
+        for places in self._strokes(line):
+            if len(places) == 1:
+                x, y = self.across(places[0].step), self.up(places[0].last)
+                points += f'<circle class="fill{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
+            else:
+                path += f"M{'L'.join(f'{self.across(p.step):.1f} {self.up(p.last):.1f}' for p in places)}"
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-        return f'<path class="line stroke{colour}{more}" d="M{points}"{dashed}/>'
+        return points + (f'<path class="line stroke{colour}{more}" d="{path}"{dashed}/>' if path else "")
+
+    def _strokes(self, line: Line) -> list[Sequence[CurvePlace]]:
+        places = line.series.places
+        return strokes(places) if self.chart.sampled else [places]
 
     def _marks(self) -> Iterator[str]:
         for mark in self.chart.marks:
@@ -145,6 +161,16 @@ class _Drawing:
                 f'<rect class="column" x="{left:.1f}" y="{_TOP}" width="{max(0.1, right - left):.1f}" '
                 f'height="{self.height - _TOP - _BOTTOM}"><title>{safe(chr(10).join(said))}</title></rect>'
             )
+
+
+def strokes(places: Sequence[CurvePlace]) -> list[Sequence[CurvePlace]]:
+    """The places between which a line is drawn; a node that was away used nothing in that time."""
+    between = [later.time_s - earlier.time_s for earlier, later in pairwise(places)]
+    if not between:
+        return [places]
+    usual = sorted(between)[(len(between) - 1) // 2]
+    begins = [0, *(at for at, time_s in enumerate(between, 1) if time_s > _GAP * usual), len(places)]
+    return [places[begin:end] for begin, end in pairwise(begins)]
 
 
 def legend_entry(at: int, name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.events import Event
+from ...core.incidents import cause_text
 
 START, BETWEEN, END = "start, until the first step", "between the steps", "after the last step"
 RESIZED, SAVED, AGAIN = "joining and leaving", "checkpoints", "steps computed again"
@@ -71,7 +72,7 @@ class LostTime:
             self._again = True
 
     def _incident(self, data: Any) -> None:
-        cause = str(data["cause"]) or self._open.get(data["incident"], "") or "incident"
+        cause = cause_text(str(data["cause"])) or self._open.get(data["incident"], "") or "incident"
         if cause in WITHOUT_LOSS:
             return
         if data["stage"] == "resumed":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.incidents import cause_text
 from ...core.units import code_lines, cut, format_bytes, format_duration, format_rate, plural
 from ..report import TONES, incident_duration, labels_text, loss_text, steps, throughput
 from .charts import Chart, Line, Mark, legend_entry, table_rows
@@ -111,7 +112,8 @@ def _marks(record: RunRecord, session: int) -> list[Mark]:
         before = [point[0] for point in history if point[2] <= incident["started_s"]]
         if history and incident["started_s"] >= history[0][2]:
             took = incident_duration(incident)
-            found.append(Mark(before[-1] if before else 0, f"incident {at}: {cut(incident['cause'], 80)}, {took}"))
+            cause = cut(cause_text(incident["cause"]), 80)
+            found.append(Mark(before[-1] if before else 0, f"incident {at}: {cause}, {took}"))
     return found
 
 
@@ -211,7 +213,7 @@ def _incident(record: RunRecord, at: int, incident: Mapping[str, Any]) -> list[s
     return [
         str(at),
         f'<span class="whole">+{format_duration(max(0.0, incident["started_s"] - began_s))}</span>',
-        safe(incident["cause"], TEXT),
+        safe(cause_text(incident["cause"]), TEXT),
         safe(f"{incident['node'] or '-'}{rank}", 100),
         safe(incident_duration(incident)) if incident["resumed_s"] else "not yet" if not record.over else "never",
         reasons + done,

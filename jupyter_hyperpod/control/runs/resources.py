@@ -150,7 +150,8 @@ def charts(found: NodeUses, start_s: float) -> tuple[list[str], list[Chart]]:
             lines.append(Line(told["lines"][at], series, at))
         if any(line.series.places for line in lines):
             high = max(line.series.highest for line in lines if line.series.places)
-            drawn.append(Chart(title, lines, f"{title}: at most {number(high)}", small=True, axis="second"))
+            told_high = f"{title}: at most {number(high)}"
+            drawn.append(Chart(title, lines, told_high, small=True, axis="second", sampled=True))
     return told["lines"], drawn
 
 

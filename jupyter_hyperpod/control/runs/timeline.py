@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.incidents import cause_text
 from ...core.units import format_duration, plural
 from .charts import Scale, scale, ticks
 from .lost_time import LostTime
@@ -78,7 +79,7 @@ def _recoveries(incidents: Sequence[Mapping[str, Any]], across: Scale, bottom: f
     for at, incident in enumerate(incidents, 1):
         left = across(incident["started_s"])
         right = across(end_s if incident["resumed_s"] is None else incident["resumed_s"])
-        width, told = max(2.0, right - left), safe(f"incident {at}: {incident['cause']}", 100)
+        width, told = max(2.0, right - left), safe(f"incident {at}: {cause_text(incident['cause'])}", 100)
         yield (
             f'<g><rect class="recovery" x="{left - 0.5:.1f}" y="{_TOP - 4}" width="{width:.1f}" '
             f'height="{bottom - _TOP + 4}"/><title>{told}</title>'

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.incidents import cause_text
 from ...core.units import plural
 from ...policy.membership import NODE_LOST
 
@@ -72,7 +73,7 @@ class Incidents:
         known: dict[str, Any] = {}
         if since_s is not None:
             known["since_s"] = round(time.time() - (time.monotonic() - since_s), 6)
-        self.stage(incident, "detected", seen or f"rank {rank} on {node}: {cause}", **known)
+        self.stage(incident, "detected", seen or f"rank {rank} on {node}: {cause_text(cause)}", **known)
         self.stage(incident, "diagnosed", detail)
         return incident
 

@@ -45,7 +45,7 @@ from .purity import trained_parameters
 from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
-from .stepping import refuse_growth, refuse_sizes, refuse_unfit
+from .stepping import counted, refuse_growth, refuse_sizes, refuse_unfit
 from .turns import kinds, named, ones, runs_of, several, together
 
 
@@ -186,8 +186,9 @@ class Session:
         """The global batch of the steps so far, by the number of the first step that had it: see `GrowBatch`."""
         return self._sizes.listed(self.step)
 
-    def steps(self, count: int) -> Iterator[Step]:
-        """Yield the next ``count`` steps. A newcomer begins where its peers are."""
+    def steps(self, count: int | None = None) -> Iterator[Step]:
+        """Yield the next ``count`` steps. A newcomer begins where its peers are. Raises SpecError without a count."""
+        count = counted(count, "steps", 1000)
         return self._loop.steps(count)
 
     def count_turns(self, epochs_call: str) -> None:
@@ -199,8 +200,9 @@ class Session:
         """As `steps`, up to the step of the number ``until()``."""
         return self._loop.steps(count, until)
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
+        count = counted(count, "epochs", 10)
         return self._loop.epochs(count)
 
     @property

@@ -43,6 +43,14 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
         )
 
 
+def counted(count: Any, what: str, example: int) -> int:
+    """How many ``steps`` or ``epochs``; raises SpecError where it is no number."""
+    if not (hasattr(count, "__index__") or (hasattr(count, "__float__") and what == "steps")):
+        got = "no number" if count is None else f"a {type(count).__name__}"
+        raise SpecError(f"session.{what}() got {got}; expected how many {what}, such as session.{what}({example})")
+    return count  # type: ignore[no-any-return]
+
+
 def refuse_growth(terms: BatchTerms | None, found: Given, optimizer: Any, replica: int) -> None:
     """Raise SpecError for data, optimizers and replicas with which the global batch cannot change."""
     if terms is None:

@@ -523,6 +523,15 @@ describe('Incident', () => {
     ]);
   });
 
+  it('says in words what a person did and what a later version knows', () => {
+    const drained = { ...incident, cause: 'ByHand', rung: 9 };
+    draw(<Incident incident={drained} ended={false} expanded />);
+    const text = host.textContent!;
+    expect(text).toContain('drained by hand');
+    expect(text).toContain('· in another way');
+    expect(text).not.toContain('ByHand');
+  });
+
   it('says where a journal does not tell when the fault was', () => {
     const [detected, ...others] = incident.stages;
     const old = {

@@ -161,3 +161,17 @@ it('a node that was away has no line for that time', () => {
     ...[true, false]
   ]);
 });
+
+it('a sample between two gaps is a point', () => {
+  const back = used({
+    lines: ['node-1'],
+    times_s: [0, 10, 20, 80, 140],
+    curves: { cpu: [[1, 2, 3, 4, 5]] }
+  });
+  draw(<Resources job={job()} used={back} />);
+  expect(host.querySelectorAll('.jp-Hp-point').length).toBe(2);
+  const path = find('.jp-Hp-curve').getAttribute('d')!;
+  expect(path.split('M').map(one => one.split('L').length - 1)).toEqual([
+    ...[0, 2, 0, 0]
+  ]);
+});

@@ -194,3 +194,20 @@ it('asks for the parameters of a notebook', async () => {
   type('lr', '1e-4');
   expect(answer.values).toEqual({ lr: '1e-4' });
 });
+
+it('says why a cluster cannot be chosen here', async () => {
+  const missing = '`sbatch` not found in PATH';
+  const backends = Promise.resolve([LOCAL, { ...SLURM, missing }]);
+  await show({ backends });
+  const option = host.querySelector<HTMLOptionElement>('option[value=slurm]')!;
+  expect(option.disabled).toBe(true);
+  expect(option.textContent).toBe('SLURM (not available here)');
+  expect(find('details summary').textContent).toBe('Not available here: SLURM');
+  expect(host.textContent).toContain(`SLURM: ${missing}`);
+  expect(host.querySelector('.jp-mod-error')).toBeNull();
+});
+
+it('says nothing of clusters that can all be chosen', async () => {
+  await show();
+  expect(host.textContent).not.toContain('Not available here');
+});

@@ -208,11 +208,26 @@ describe('nodes', () => {
   const says = (number: number) =>
     find(`[data-node=node-${number}] .jp-Hp-role`).textContent;
 
+  it('keep what a person has chosen of them while the section is folded', async () => {
+    draw(<ClusterSection />, given());
+    await click('[data-node=node-3]');
+    await click('.jp-Hp-tally');
+    const chosen = () => [
+      find('.jp-Hp-detail').getAttribute('aria-label'),
+      find('.jp-Hp-tally').getAttribute('aria-pressed')
+    ];
+    expect(chosen()).toEqual(['node-3', 'true']);
+    await click('h3 button');
+    expect(host.querySelector('.jp-Hp-detail')).toBeNull();
+    await click('h3 button');
+    expect(chosen()).toEqual(['node-3', 'true']);
+  });
+
   it('are what they are now, not what they were started as', () => {
     draw(<ClusterSection />, given());
     expect([1, 2, 3, 4, 5, 6, 7].map(says)).toEqual([
       'training',
-      'standby',
+      'spare',
       'cut off',
       'drained',
       'training',
@@ -223,7 +238,7 @@ describe('nodes', () => {
       'restarted 1 time'
     );
     expect(find('.jp-Hp-summary').textContent).toBe(
-      '7 nodes2 training1 standby1 free1 restarting1 drained1 cut off'
+      '7 nodes2 training1 spare1 free1 restarting1 drained1 cut off'
     );
   });
 
