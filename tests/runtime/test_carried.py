@@ -412,11 +412,12 @@ for step in session.steps(STEPS):
 def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
     undisturbed = job(cell(loop), nodes=1)
     undisturbed.finish()
-    run = job(cell(loop), env={"PAUSE_S": "0.03"})
-    for step in (3, 8, 13):  # afterwards every member is one that joined later
+    run = job(cell(loop), pause_s=0.03)
+    for losses, step in enumerate((3, 8, 13), 1):  # afterwards every member is one that joined later
         run.until_step(step)
         run.kill(0)
-        run.until_world(3)
+        run.until_made_good(losses, size=3)
+    run.full_speed()
     run.finish()
     run.same_as(undisturbed)
     assert len(kept(undisturbed)) == 1 and kept(run) == kept(undisturbed)
