@@ -2,12 +2,17 @@
 
 job          job(source, nodes=3, …) submits a cell to the shared cluster and returns a `Run` to follow and disturb
 reference    the same training, undisturbed on one node: what every disturbed run is compared with, bit for bit
+
+A program pauses in its steps so that something can happen meanwhile, and has nothing to pause for afterwards:
+``job(…, pause_s=0.02)`` pauses until ``run.full_speed()``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -83,8 +88,25 @@ def encrypted_links(directory: Path) -> list[int]:
     return [int(line) for path in directory.glob("links-*") for line in path.read_text().split()]
 
 
+PAUSE = re.compile(r"""time\.sleep\((pause_s|float\(os\.environ\.get\("PAUSE_S", "?0"?\)\))\)""")
+
+
+def pausing(source: str, flag: Path) -> str:
+    """The same program, which pauses only until the file `flag` is there."""
+    found, pauses = PAUSE.subn(rf"time.sleep(0 if os.path.exists({str(flag)!r}) else \1)", source)
+    assert pauses == 1, "it has another pause than the one that everybody writes"
+    return found
+
+
 class Run(Observer):
     """One job under observation, and the means to disturb it."""
+
+    flag: Path | None = None  # where its program is `pausing`
+
+    def full_speed(self) -> None:
+        """Let its program go on without pauses: all that had to happen meanwhile has happened."""
+        assert self.flag is not None, "it was submitted without pause_s"
+        self.flag.touch()
 
     def until_event(self, kind: str, count: int = 1, timeout_s: float = 60.0, **wanted: Any) -> None:
         """Wait for `count` events of one kind whose data hold what is wanted."""
@@ -102,6 +124,22 @@ class Run(Observer):
             lambda: any(e.data["world_size"] == size for e in self.of_kind("step.committed")[began:]) or self.ended,
             timeout_s,
         )
+
+    def until_made_good(self, losses: int, size: int, timeout_s: float = 60.0) -> None:
+        """Wait until so many members were lost, and `size` others have committed a step without them."""
+
+        def made_good() -> bool:
+            lost = {event.data["member"] for event in self.of_kind("member.lost")}
+            whole = {
+                event.data["generation"]
+                for event in self.of_kind("generation.formed")
+                if len(event.data["members"]) == size
+                and lost.isdisjoint(member["member"] for member in event.data["members"])
+            }
+            committed = (event.data["generation"] in whole for event in self.of_kind("step.committed"))
+            return self.ended or (len(lost) >= losses and any(committed))
+
+        self.until(made_good, timeout_s)
 
     @property
     def ended(self) -> bool:
@@ -188,10 +226,20 @@ def alive(pid: int) -> bool:
     return start_ticks(pid) is not None
 
 
-def start(store: Store, source: str, nodes: int = 3, **fields: Any) -> Run:
-    """Submit a cell; elastic between 1 and `nodes` where nothing else is asked for."""
-    options = {"name": "test", "nodes": nodes, "elastic": f"1:{nodes}", "working_directory": str(store.root)}
-    return Run(store, jobs.submit(store, source, options | fields))
+def start(store: Store, source: str, nodes: int = 3, pause_s: float | None = None, **fields: Any) -> Run:
+    """Submit a cell; elastic between 1 and `nodes` where nothing else is asked for.
+
+    With ``pause_s`` it pauses until ``full_speed()``.
+    """
+    options: dict[str, Any] = {"name": "test", "nodes": nodes, "elastic": f"1:{nodes}"}
+    options["working_directory"] = str(store.root)
+    flag = None
+    if pause_s is not None:
+        flag = store.root / f"full-speed-{secrets.token_hex(4)}"
+        source, options["env"] = pausing(source, flag), {"PAUSE_S": str(pause_s)}
+    run = Run(store, jobs.submit(store, source, options | fields))
+    run.flag = flag
+    return run
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -411,11 +412,12 @@ for step in session.steps(STEPS):
 def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
     undisturbed = job(cell(loop), nodes=1)
     undisturbed.finish()
-    run = job(cell(loop), env={"PAUSE_S": "0.03"})
-    for step in (3, 8, 13):  # afterwards every member is one that joined later
+    run = job(cell(loop), pause_s=0.03)
+    for losses, step in enumerate((3, 8, 13), 1):  # afterwards every member is one that joined later
         run.until_step(step)
         run.kill(0)
-        run.until_world(3)
+        run.until_made_good(losses, size=3)
+    run.full_speed()
     run.finish()
     run.same_as(undisturbed)
     assert len(kept(undisturbed)) == 1 and kept(run) == kept(undisturbed)
@@ -423,8 +425,9 @@ def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
 
 LEFT = """
 def slow_loss(batch):
-    if session.step == 2 and session.world_size == 1:
-        time.sleep(float(os.environ.get("PAUSE_S", "0")))  # a newcomer gets ready, and is called for this step's end
+    waits_until = time.monotonic() + 2.0  # not for ever: between two micro-batches it offers its state
+    while session.step == 2 and not os.path.exists(os.environ["CALLED"]) and time.monotonic() < waits_until:
+        time.sleep(0.01)  # a newcomer gets ready, and is called for this step's end
     return loss_fn(batch)
 
 history = []
@@ -438,18 +441,23 @@ print("kept", len(history), sum(history).hex())
 """
 
 
+MEET = "the members meet when step 3 is committed"
+
+
 @pytest.mark.parametrize("count", [8, 3])
-def test_a_member_that_arrives_while_the_cell_leaves_its_loop(job: Submit, count: int) -> None:
-    source = cell(LEFT).replace("COUNT", str(count))
-    undisturbed = job(source, nodes=1)
+def test_a_member_that_arrives_while_the_cell_leaves_its_loop(job: Submit, tmp_path: Path, count: int) -> None:
+    source, called = cell(LEFT).replace("COUNT", str(count)), tmp_path / "called"
+    undisturbed = job(source, nodes=1, env={"CALLED": str(tmp_path)})
     undisturbed.finish()
-    run = job(source, nodes=1, elastic="1:2", env={"PAUSE_S": "0.7"})
+    run = job(source, nodes=1, elastic="1:2", env={"CALLED": str(called)})
     run.until_step(2)
     run.scale(2)
+    run.until(lambda: run.ended or MEET in run.story(), 60)
+    called.touch()
     run.finish()
     assert (run.losses(), run.view["digest"]) == (undisturbed.losses(), undisturbed.view["digest"]), run.story()
     assert kept(run) == kept(undisturbed), run.story()
-    assert "the members meet when step 3 is committed" in run.story()
+    assert MEET in run.story()
 
 
 REPLACED = """

@@ -55,7 +55,7 @@ def loss_function(batch):
     return stage.weight * config.scale * decay.scale * loss + 0.01 * top + (0.0 if view is None else 0.1 * view.sum())
 
 with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
-    for epoch in session.epochs(50):
+    for epoch in session.epochs(25):
         for step in session.steps(5):
             loss = step.run(loss_function)
         CHANGE
@@ -76,12 +76,15 @@ def change(cell: str) -> str:
 
 def joined(job: Submit, cell: str, by: str, nodes: int, most: int, joins_after: int) -> Run:
     """The cell on several nodes, where members join because there are ``most``, or because one is killed."""
-    run = job(cell, nodes=nodes, elastic=f"1:{most}", env={"PAUSE_S": "0.02"})
+    run = job(cell, nodes=nodes, elastic=f"1:{most}", pause_s=0.04)
     run.until_step(joins_after)
     if by == "growth":
         run.scale(most)
+        run.until_world(most)
     else:
         run.kill(rank=0)
+        run.until_made_good(losses=1, size=nodes)
+    run.full_speed()
     run.finish()
     assert len(run.of_kind("generation.formed")) > 1, run.story()
     return run
@@ -152,7 +155,7 @@ def test_what_cannot_be_given_is_refused_before_a_member_computes_with_another_v
     job: Submit, undisturbed: Callable[[str], Run]
 ) -> None:
     alone = undisturbed(change(RING))
-    run = job(change(RING), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run = job(change(RING), nodes=2, elastic="1:4", pause_s=0.04)
     run.until_step(22)
     run.scale(3)
     reason = run.finish("failed")["reason"]
@@ -169,10 +172,12 @@ def test_what_changed_late_is_in_checkpoints(
     """All members are lost: those that go on have nobody to compare with but the checkpoint."""
     alone = undisturbed(change(cell))
     places = f"micro_batch=4, checkpoint=hp.Checkpoint({str(tmp_path)!r}, every_steps=4)"
-    run = job(change(cell).replace("micro_batch=4", places), nodes=2, elastic="1:2", env={"PAUSE_S": "0.02"})
+    run = job(change(cell).replace("micro_batch=4", places), nodes=2, elastic="1:2", pause_s=0.04)
     run.until_step(22)
     for pid in [run.worker_pid(rank) for rank in range(2)]:
         os.kill(pid, signal.SIGKILL)  # by their pids: a spare takes a rank within milliseconds
+    run.until_made_good(losses=2, size=2)
+    run.full_speed()
     view = run.finish(state)
     assert run.of_kind("checkpoint.loaded"), run.story()
     if state == "succeeded":

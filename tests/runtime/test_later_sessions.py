@@ -18,7 +18,6 @@ FOLDS = """
 import os, time, torch, jupyter_hyperpod as hp
 torch.manual_seed(0)
 data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
-pause_s = float(os.environ.get("PAUSE_S", "0"))
 scores, total, rates = [], 0.0, {"now": 0.05}
 
 def loss_of(model):
@@ -28,6 +27,7 @@ def loss_of(model):
     return loss
 
 for fold in range(3):
+    pause_s = float(os.environ.get("PAUSE_S", "0")) if fold == SLOW else 0.0
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rates["now"])
     train, held_out = [d for i, d in enumerate(data) if i % 3 != fold], data[fold::3]
@@ -79,15 +79,15 @@ print(first.loss, second.loss, first.step)
 def test_folds_replace_lost_members(
     job: Submit, undisturbed: Callable[[str], Run], session: int, lost: list[int]
 ) -> None:
-    alone = undisturbed(FOLDS)
-    run = job(FOLDS, nodes=2, env={"PAUSE_S": "0.02"})
+    alone = undisturbed(FOLDS.replace("SLOW", "0"))
+    run = job(FOLDS.replace("SLOW", str(session - 1)), nodes=2, pause_s=0.03)  # it pauses in this session alone
     run.until_event("session.opened", session)
     begun = len(run.of_kind("step.committed"))
     run.until(lambda: len(run.of_kind("step.committed")) >= begun + 8, 60.0)
     for rank in lost:
         run.kill(rank)
-    if len(lost) == 1:
-        run.until_world(2)
+    run.until_made_good(len(lost), size=2)
+    run.full_speed()
     run.finish()
     assert run.view["digest"] == alone.view["digest"], run.story()
     assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]
@@ -102,12 +102,14 @@ def test_folds_replace_lost_members(
 def test_a_second_stage_grows_and_replaces_lost_members(job: Submit) -> None:
     alone = job(STAGES, nodes=1)
     alone.finish()
-    run = job(STAGES, nodes=2, elastic="1:3", env={"PAUSE_S": "0.02"})
+    run = job(STAGES, nodes=2, elastic="1:3", pause_s=0.02)
     run.until_event("session.opened", 2)
     run.until(lambda: sum(e.data["session"] == 2 for e in run.of_kind("step.committed")) >= 5, 60.0)
     run.scale(3)
     run.until_world(3)
     run.kill(0)
+    run.until_made_good(losses=1, size=3)
+    run.full_speed()
     run.finish()
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
@@ -269,13 +271,14 @@ def test_what_people_write_around_their_sessions(job: Submit, name: str) -> None
     """Rank 0 is lost, then the one that has replaced it: in the end, no member has run the first session."""
     alone = job(HEAD + MORE_CELLS[name], nodes=1)
     alone.finish()
-    run = job(HEAD + MORE_CELLS[name], nodes=2, env={"PAUSE_S": "0.02"})
+    run = job(HEAD + MORE_CELLS[name], nodes=2, pause_s=0.02)
     run.until_event("session.opened", 2)
-    for _ in range(2):
+    for losses in (1, 2):
         begun = len(run.of_kind("step.committed"))
         run.until(lambda begun=begun: len(run.of_kind("step.committed")) >= begun + 5, 30.0)  # type: ignore[misc]
         run.kill(0)
-        run.until_world(2)
+        run.until_made_good(losses, size=2)
+    run.full_speed()
     run.finish()
     assert run.view["digest"] == alone.view["digest"], run.story()
     assert run.text()[0].splitlines()[-1] == alone.text()[0].splitlines()[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.conftest import Submit
+from tests.runtime.conftest import Run, Submit
 
 CELL = """
 import functools, os, time, torch, jupyter_hyperpod as hp
@@ -41,7 +41,7 @@ def loss_function(batch):
     return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) * FACTOR
 
 with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
-    for epoch in session.epochs(50):
+    for epoch in session.epochs(25):
         for step in session.steps(5):
             loss = step.run(loss_function)
         for hook in hooks["end"]:
@@ -65,12 +65,19 @@ def program(name: str) -> str:
     return CELL.replace("SETUP", setup).replace("FACTOR", factor)
 
 
+def grow(run: Run) -> None:
+    """A third member joins; the job does not wait any more once it has taken part in a step."""
+    run.until_step(22)
+    run.scale(3)
+    run.until_world(3)
+    run.full_speed()
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_newcomer_that_computes_something_else_stops_the_job(job: Submit, name: str) -> None:
-    run = job(program(name), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
-    run.until_step(22)
-    run.scale(3)
+    run = job(program(name), nodes=2, elastic="1:4", pause_s=0.04)
+    grow(run)
     reason = run.finish("failed")["reason"]
     assert "and computes another gradient than rank" in reason or "does not have what" in reason, run.story()
     assert not [e for e in run.of_kind("member.lost") if e.data["cause"] == "silent data corruption"], run.story()
@@ -81,9 +88,8 @@ def test_a_newcomer_that_computes_something_else_stops_the_job(job: Submit, name
 def test_what_was_kept_at_the_first_call_reaches_a_newcomer(job: Submit, name: str) -> None:
     alone = job(program(name), nodes=1)
     alone.finish()
-    run = job(program(name), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
-    run.until_step(22)
-    run.scale(3)
+    run = job(program(name), nodes=2, elastic="1:4", pause_s=0.04)
+    grow(run)
     assert run.finish()["digest"] == alone.view["digest"], run.story()
     assert len(run.of_kind("generation.formed")) > 2, run.story()
 
@@ -109,9 +115,8 @@ def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_pro
     alone = job(PLAIN, nodes=1)
     alone.finish()
     fault = FAULT.replace("STRUCK", repr(str(tmp_path / "struck")))
-    run = job(PLAIN.replace("    for epoch in", fault), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
-    run.until_step(22)
-    run.scale(3)
+    run = job(PLAIN.replace("    for epoch in", fault), nodes=2, elastic="1:4", pause_s=0.04)
+    grow(run)
     run.finish()
     assert [(i["cause"], i["rank"]) for i in run.view["incidents"]] == [("silent data corruption", 2)], run.story()
     assert run.view["digest"] == alone.view["digest"]
@@ -121,9 +126,8 @@ def test_a_device_that_fails_once_in_its_first_step_is_not_taken_for_another_pro
 def test_without_an_audit_a_newcomer_s_wrong_gradient_stops_the_job(job: Submit, tmp_path: Path) -> None:
     fault = FAULT.replace("STRUCK", repr(str(tmp_path / "struck")))
     cell = PLAIN.replace("    for epoch in", fault).replace("micro_batch=4)", "micro_batch=4, audit=None)")
-    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
-    run.until_step(22)
-    run.scale(3)
+    run = job(cell, nodes=2, elastic="1:4", pause_s=0.04)
+    grow(run)
     assert "rank 2 computed a wrong gradient, and nothing of it is applied" in run.finish("failed")["reason"], (
         run.story()
     )
@@ -136,9 +140,8 @@ def test_a_newcomer_shows_the_gradient_that_it_has_and_another_member_computes_i
     with open({str(calls)!r}, "a") as file:
         file.write(f"{{session.rank}} {{session.step}}\\n")"""
     cell = PLAIN.replace("micro_batch=4", "micro_batch=2").replace("def loss_function(batch):", note)
-    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.01"})
-    run.until_step(22)
-    run.scale(3)
+    run = job(cell, nodes=2, elastic="1:4", pause_s=0.03)
+    grow(run)
     run.finish()
     found = Counter((int(rank), int(step)) for rank, step in map(str.split, calls.read_text().splitlines()))
     joined = min(step for rank, step in found if rank == 2)

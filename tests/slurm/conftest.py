@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.conftest import TRAIN, Run, reference
+from tests.runtime.conftest import TRAIN, Run, pausing, reference
 from tests.support.slurm import CONTROLLER, Testbed
 
 __all__ = ["reference"]
@@ -59,13 +60,34 @@ class Gated:
             self.let(step := run.view["step"] + 1)
             run.until_step(step, timeout_s)
 
+    def steps_until(self, run: Run, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Let it take a step every two seconds, eight at most, until a condition holds that needs the end of a step."""
+        for _ in range(8):
+            self.let(run.view["step"] + 1)
+            due_s = time.monotonic() + 2.0
+            run.until(lambda due_s=due_s: condition() or time.monotonic() > due_s, timeout_s)  # type: ignore[misc]
+            if condition():
+                return
+        run.until(condition, timeout_s)
+
+
+def coordinators_of(run: Run) -> set[str]:
+    return {event.writer for event in run.events if event.writer.startswith("coordinator.")}
+
+
+def until_moved(run: Run, timeout_s: float = 120) -> None:
+    """Wait until two steps were committed under a second coordinator; nothing else is to happen in this job."""
+    run.until(lambda: len(coordinators_of(run)) == 2 or run.ended, timeout_s)
+    step = run.view["step"]
+    run.until(lambda: run.view["step"] >= step + 2 or run.ended, timeout_s)
+    run.full_speed()
+
 
 def exact(run: Run, reference: Run, coordinators: int, timeout_s: float = 120) -> None:
     """The job has ended with the bits of the reference and all its members, and so many coordinators served it."""
     run.finish(timeout_s=timeout_s)
     run.same_as(reference)
-    writers = {event.writer for event in run.events if event.writer.startswith("coordinator.")}
-    assert len(writers) == coordinators, run.story()
+    assert len(coordinators_of(run)) == coordinators, run.story()
     assert not run.of_kind("member.lost"), run.story()
 
 
@@ -90,12 +112,14 @@ def job(bed: Testbed, slurm_store: Store, tmp_path: Path) -> Iterator[Submit]:
     submitted: list[str] = []
 
     def submit(*arguments: str, source: str = TRAIN, pause_s: float = 0.02) -> Run:
-        cell = tmp_path / f"cell-{len(submitted)}.py"
-        cell.write_text(source)
+        cell, flag = tmp_path / f"cell-{len(submitted)}.py", tmp_path / f"full-speed-{len(submitted)}"
+        cell.write_text(pausing(source, flag) if "PAUSE_S" in source else source)
         fixed = ["--backend", "slurm", "--slurm", "partition=train", "--env", f"PAUSE_S={pause_s}", "--json"]
         command = [*COMMAND, "--store", str(slurm_store.root), "submit", str(cell), *fixed, *arguments]
         submitted.append(json.loads(bed.run(CONTROLLER, *command).stdout)["id"])
-        return Run(slurm_store, submitted[-1])
+        run = Run(slurm_store, submitted[-1])
+        run.flag = flag
+        return run
 
     yield submit
     for job_id in submitted:

@@ -61,6 +61,7 @@ def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run, tmp_pat
     gate.let(run.view["step"] + 2)  # it leaves after a step
     run.until(lambda: victim not in {member["node"] for member in run.view["members"]}, START_S)
     gate.until_whole(run, 3, START_S)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
@@ -85,6 +86,8 @@ def test_an_xid_that_reboots_after_one_that_is_nothing(bed: Testbed, job: Submit
     assert not info(bed, victim).out and health(run, victim)["action"] == "watch"
     log(bed, victim, 73)
     bed.until(lambda: health(run, victim)["action"] == "reboot", "a reboot is decided")
+    run.until(lambda: victim not in {member["node"] for member in run.view["members"]}, START_S)
+    run.full_speed()
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert [incident["cause"] for incident in run.view["incidents"]] == ["NvidiaXid73"], run.story()

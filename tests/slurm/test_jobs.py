@@ -40,12 +40,18 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
     options = ["--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"GATE={gate.path}"]
     run = job(*options, "--slurm", "elastic-partition=spot", source=gate.source, pause_s=0.15)
 
-    def disturb(act: Callable[[str], object], undo: Callable[[str], object], steps: int = 1) -> str:
+    def disturb(act: Callable[[str], object], undo: Callable[[str], object], leaves: bool = False) -> str:
         """In the middle of a step; then wait until three nodes commit a step again, and mend the node."""
-        gate.let(run.view["step"] + steps)
+        gate.let(run.view["step"] + 1)
         victim, member = run.node_of(1), run.view["members"][1]["member"]
         act(victim)
-        run.until(lambda: member not in [m["member"] for m in run.view["members"]], START_S)
+
+        def gone() -> bool:
+            return member not in [m["member"] for m in run.view["members"]]
+
+        if leaves:
+            gate.steps_until(run, gone, START_S)  # it leaves after a step
+        run.until(gone, START_S)
         gate.until_whole(run, 3, START_S)
         undo(victim)
         bed.in_service(victim)
@@ -57,12 +63,13 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
     assert cut_off not in [member["node"] for member in run.view["members"]]
     disturb(bed.freeze, bed.thaw)
     disturb(bed.cut, bed.heal)
-    drained = disturb(lambda node: bed.drain(node, "bad disk"), bed.resume, steps=4)  # it leaves after a step
+    drained = disturb(lambda node: bed.drain(node, "bad disk"), bed.resume, leaves=True)
     assert drained not in [member["node"] for member in run.view["members"]]
     bed.stop_controller()
     bed.slow_down(slow := run.node_of(0))
     disturb(lambda _: run.kill(1), lambda _: bed.start_controller())
     bed.full_speed(slow)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
@@ -145,6 +152,7 @@ def test_a_node_that_fails_its_health_check_is_replaced_and_a_running_job_is_sca
     run.until_world(3, START_S)
     jobs.scale(run.store, run.job_id, 2)
     run.until_world(2, START_S)
+    run.full_speed()
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert not run.of_kind("member.lost"), run.story()
@@ -260,6 +268,7 @@ def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job
     assert urgent.wait(START_S) == 0
     run.until_world(4, START_S)
     assert stayed <= before and stayed <= members(), f"nobody else begins again\n{run.story()}"
+    run.full_speed()
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert {incident["cause"] for incident in run.view["incidents"]} <= {"preempted"}, run.story()

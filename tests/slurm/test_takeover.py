@@ -11,8 +11,8 @@ import pytest
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage import host_lease
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.conftest import TRAIN, Run
-from tests.slurm.conftest import COMMAND, exact
+from tests.runtime.conftest import TRAIN, Run, pausing
+from tests.slurm.conftest import COMMAND, exact, until_moved
 from tests.support.slurm import Testbed
 
 FIRST, SECOND = "login1", "login2"
@@ -26,7 +26,8 @@ class Logins:
         self.bed = bed
         self.store = Store(directory / "store").prepare()
         self.cell = directory / "cell.py"
-        self.cell.write_text(TRAIN)
+        self.flag = directory / "full-speed"
+        self.cell.write_text(pausing(TRAIN, self.flag))
 
     def on(self, host: str, *arguments: str, check: bool = True) -> str:
         return self.bed.run(host, *COMMAND, "--store", str(self.store.root), *arguments, check=check).stdout
@@ -34,7 +35,9 @@ class Logins:
     def submit(self, host: str, pause_s: float = 0.2) -> Run:
         fixed = ["--backend", "slurm", "--slurm", "partition=train", "--nodes", "3", "--spares", "0", "--json"]
         told = self.on(host, "submit", str(self.cell), *fixed, "--env", f"PAUSE_S={pause_s}")
-        return Run(self.store, json.loads(told)["id"])
+        run = Run(self.store, json.loads(told)["id"])
+        run.flag = self.flag
+        return run
 
     def stand_by(self, host: str) -> None:
         """Start a standby, and wait until it could fork a coordinator."""
@@ -66,6 +69,7 @@ def test_the_submit_host_loses_its_power_and_the_standby_takes_over(logins: Logi
     run.until_step(3, 60)
     logins.bed.power_cut(FIRST)
     logins.until_served_by(SECOND)
+    until_moved(run)
     exact(run, reference, coordinators=2)
     (incident,) = run.view["incidents"]
     assert incident["cause"] == "host of the coordinator lost"
@@ -84,6 +88,7 @@ def test_a_host_that_stood_still_and_wakes_up_decides_nothing_any_more(logins: L
     told = "processes of this host end"
     log = logins.store.cluster / "supervisor.log"
     logins.bed.until(lambda: told in log.read_text(), "the first host has noticed")
+    until_moved(run)
     exact(run, reference, coordinators=2)
     assert logins.serving() == SECOND
 
@@ -96,6 +101,7 @@ def test_a_host_that_is_alive_hands_over_on_request(logins: Logins, reference: R
     told = logins.on(SECOND, "cluster", "start", "--take-over")
     assert "login2 took over from login1" in told
     assert logins.serving() == SECOND
+    until_moved(run)
     exact(run, reference, coordinators=2)
     assert not [w for w in run.view["warnings"] if "stands still" in w["text"]], "no lease ran out"
     assert [incident["cause"] for incident in run.view["incidents"]] == ["coordinator moved"]
@@ -118,6 +124,7 @@ def test_a_submit_takes_over_from_a_host_that_was_lost(logins: Logins, reference
     logins.bed.power_cut(FIRST)
     other = logins.submit(SECOND, pause_s=0.0)
     logins.until_served_by(SECOND)
+    until_moved(run)
     exact(run, reference, coordinators=2)
     exact(other, reference, coordinators=1)
 
@@ -129,6 +136,7 @@ def test_every_process_of_the_user_on_the_submit_host_is_killed(logins: Logins, 
     run.until_step(3, 60)
     logins.bed.run(FIRST, "pkill", "-KILL", "-f", "jupyter_hyperpod", check=False)
     logins.until_served_by(SECOND)
+    until_moved(run)
     exact(run, reference, coordinators=2)
     assert not [w for w in run.view["warnings"] if "stands still" in w["text"]], "no lease ran out"
 
