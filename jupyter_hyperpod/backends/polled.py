@@ -102,9 +102,12 @@ class PolledRunner(ABC):
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
         address = options.get(BIND) or socket.gethostbyname(socket.gethostname())
         if address.startswith("127."):
+            given = (
+                f"--{self.name} {BIND}" if options.get(BIND) else f"the name of this machine, {socket.gethostname()},"
+            )
             raise ClusterError(
-                f"{socket.gethostname()} means {address} here, which compute nodes cannot reach; "
-                f"say where they can: --{self.name} {BIND}=ADDRESS"
+                f"{given} means {address}, at which other machines do not reach this one: the nodes of the job cannot "
+                f"join it. Say where they reach it: --{self.name} {BIND}=ADDRESS"
             )
         return replace(plan, env={**plan.env, "HYPERPOD_BIND": address})
 

@@ -245,10 +245,18 @@ def _pull_secrets(value: str) -> None:
             raise SpecError(f"{name[:80]!r} is not the name of a secret")
 
 
+_STANDARD = ("cpu", "memory", "ephemeral-storage")
+
+
 def _resources(value: str) -> None:
     for name, amount in pairs(value).items():
         if not _KEY.fullmatch(name) or not _QUANTITY.fullmatch(amount):
             raise SpecError(f"{name[:80]}={amount[:80]} is no amount; expected for example cpu=8,memory=64Gi")
+        if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+            raise SpecError(
+                f"Kubernetes has no resource {name[:80]}; expected {', '.join(_STANDARD)}, or that of a device, whose "
+                "name has a slash, such as nvidia.com/gpu=1"
+            )
 
 
 # first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator

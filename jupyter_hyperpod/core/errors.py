@@ -46,7 +46,9 @@ class ProtocolError(HyperpodError):
 
 
 class ClusterError(HyperpodError):
-    """The cluster does not answer or cannot start."""
+    """The cluster does not answer or cannot start. ``final``: the same request would be refused again."""
+
+    final = False
 
 
 class NoCluster(ClusterError):

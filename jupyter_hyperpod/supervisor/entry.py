@@ -51,6 +51,7 @@ class JobEntry:
         self.state = "pending"
         self.started = False
         self.early = False  # its coordinator was started before any of its nodes ran
+        self.late_head = False  # it is started only where one runs
         self.withdrawn = False  # and is being ended again, because none does
         self.predecessor = 0  # process id of the supervisor that had started it and died
         self.ended_s: float | None = None

@@ -308,16 +308,18 @@ class Supervisor:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
         else:
             allocation.step(plan, now_s, self.allocations.avoided)
-        runs, begins = bool(allocation.ledger.running), allocation.begins
+        runs = bool(allocation.ledger.running)
+        begins = runs if entry.late_head else allocation.begins
         up = entry.job.id in self.host.head.jobs
         if up and entry.early:
             self._ends.judge_early_head(entry, runs, begins)
         if up or not (entry.started or begins):
             return
         if self.host.head.state != "starting" and (entry.started or not self._renewal.due(entry.spec.python)):
-            plan = allocation.scheduler.for_head(plan, entry.options)
+            if (for_head := allocation.for_head(plan)) is None:
+                return
             entry.early = not (entry.started or runs)
-            entry.started = self.host.launch_head(in_turn(plan, self.succession.turn)) or entry.started
+            entry.started = self.host.launch_head(in_turn(for_head, self.succession.turn)) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]

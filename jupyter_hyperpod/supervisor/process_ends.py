@@ -56,7 +56,10 @@ class ProcessEnds:
         now_s = time.monotonic()
         if entry.ended:
             return
-        if report.node == HEAD and entry.withdrawn:
+        if report.node == HEAD and (entry.withdrawn or entry.early):
+            if not entry.withdrawn:  # it failed before any node ran: nothing is lost, and the next one waits for a node
+                entry.early = entry.started = False
+                entry.late_head = True
             entry.withdrawn = False
             if not entry.poll_end(now_s):
                 (entry.job.path / ENDPOINT_FILE).unlink(missing_ok=True)

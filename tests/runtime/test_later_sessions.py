@@ -111,6 +111,7 @@ def test_a_second_stage_grows_and_replaces_lost_members(job: Submit) -> None:
     run.until_made_good(losses=1, size=3)
     run.full_speed()
     run.finish()
+    assert len(run.of_kind("member.lost")) == 1, run.story()
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
 

@@ -43,12 +43,16 @@ REMEDIES = {
 }
 
 
+INVALID = 422
+
+
 class ApiError(ClusterError):
     """The API server refused a request: ``status`` is HTTP's, ``reason`` a word of the API such as AlreadyExists."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason, self.message = status, reason, message
+        self.final = status == INVALID
         self.repeated = False  # an earlier try of the same request may have been received, too
 
     def __reduce__(self) -> tuple[type, tuple[int, str, str]]:

@@ -150,7 +150,7 @@ def plan_removal(api: Api, namespace: str) -> list[Change]:
     """What `remove` would do. Raises ClusterError while jobs run in the namespace."""
     jobs = _items(api, JOB.path(namespace), manifests.SELECTOR)
     operated = _items(api, OPERATED.path(namespace), manifests.SELECTOR)
-    running = [one for one in jobs if (one.get("status") or {}).get("active")]
+    running = [one for one in jobs if (one.get("status") or {}).get("active") and not parse.is_over(one)]
     running += [one for one in operated if not parse.is_over(one)]
     if running:
         raise ClusterError(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
-from ...core.units import format_bytes
+from ...core.units import few, format_bytes
 from ..comm import state_codec
 from ..comm.reduction import as_bytes
 from ..worker.main import current
@@ -28,6 +28,11 @@ KEPT_BYTES = 1 << 30  # a larger state is not held twice
 NOT_KEPT = (
     "members that are lost from now on are not replaced: the state at the end of session {session} of this cell, which "
     "a newcomer needs, {why}. Give the later session a cell of its own"
+)
+OTHER_END = (
+    "session {session} of this cell was over when this member came, and its code has not come to the same end after "
+    "step {step}{names}. The code around the steps depends on more than what the session carries: keep such values in "
+    "the session, session.state.name = ..., or give the later session a cell of its own"
 )
 
 
@@ -57,6 +62,12 @@ class SessionEnd:
         draft = path.with_suffix(f".{os.getpid()}")
         write(draft, [len(text).to_bytes(8, "big"), text, *map(as_bytes, self.tensors)])
         os.replace(draft, path)
+
+
+def other_end(end: SessionEnd, names: Sequence[str]) -> str:
+    """Why a member whose cell has come to another end cannot join; ``names``: what differs, if that is known."""
+    found = f": {few(names)}" if names else ""
+    return OTHER_END.format(session=end.session, step=end.step, names=found)
 
 
 def read(path: Path, session: int) -> SessionEnd | None:

@@ -205,10 +205,14 @@ class Carried:
             sentence = LATE if self.first_step else BECAME
             raise TrainingError(sentence.format(member=member, step=self.first_step, line=number, name=name)) from error
 
-    def refuse_early_end(self, loop: int) -> None:
-        """The cell has left its loops: raise TrainingError where the other members are in a later one."""
-        if self.is_behind(loop):
-            raise TrainingError(EARLY.format(step=self.first_step, epochs=self.epochs_call))
+    def early_end(self, loop: int) -> str:
+        """The cell has left its loops: a refusal where the other members are in a later one, else ""."""
+        return EARLY.format(step=self.first_step, epochs=self.epochs_call) if self.is_behind(loop) else ""
+
+    def enter_last(self, step: int) -> None:
+        """The cell is behind all its loops: put what was received into this member's objects, if that was there."""
+        if self._received is not None:
+            self.enter(step, self._received.loop)
 
     def begin_epochs(self, planned: int, loop: int) -> tuple[int, int, int]:
         """A loop of epochs begins: the epoch with which this member begins, and the steps and loops before that."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
-from ...core.units import few
 from ..checkpoint import ended
 from ..checkpoint.ended import SessionEnd
 from ..comm import state_codec
@@ -38,11 +37,6 @@ RAN = (
 
 ENDLESS = 100_000
 CHANGED_BEHIND = "was changed by the cell between its last step and the end of its block"
-OTHER_END = (
-    "session {session} of this cell was over when this member came, and its code has not come to the same end after "
-    "step {step}{names}. The code around the steps depends on more than what the session carries: keep such values in "
-    "the session, session.state.name = ..., or give the later session a cell of its own"
-)
 STARTED = (
     "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
     "when that joins, so members would train on different weights. Change them before the loop, or after step.run()"
@@ -192,7 +186,7 @@ class Loop:
         if self._empty == 2 and self._group.rank == 0:
             self._group.warn(GOES_ON)
         if self._empty > ENDLESS:
-            raise TrainingError(GOES_ON if over is None else _other_end(over, []))
+            raise TrainingError(GOES_ON if over is None else ended.other_end(over, []))
 
     def _goes_on(self, until: Callable[[], int] | None) -> bool:
         planned = self._planned if until is None else until()
@@ -256,15 +250,13 @@ class Loop:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""
         self._over = True
         self._state.show(self._state.applied)
-        self._carried.refuse_early_end(self._loop)
-        self._state.undo()
+        early = self._carried.early_end(self._loop)
         if (end := self._parts.resync.over) is not None:
-            late = self._parts.comparison.late
-            names = late.lacking(late.look(), end.late) if end.late else []
-            if names or self._state.digest() != end.digest:
-                raise TrainingError(_other_end(end, names))
-            open_session.ended()
+            self._end_like_others(end, early)
             return
+        if early:
+            raise TrainingError(early)
+        self._state.undo()
         self._meet(in_loop=False)
         digest = self._state.digest()
         rehearsal.end(self._state)
@@ -277,6 +269,20 @@ class Loop:
                 return
             except Regroup as call:
                 self._parts.resync.regroup(call)
+
+    def _end_like_others(self, end: SessionEnd, early: str) -> None:
+        """This member came when the session was over: raise TrainingError where its cell has not come to that end.
+
+        ``while not session.stopped`` begins fewer loops on such a member. It gets here what the last one left.
+        """
+        if early:
+            self._carried.enter_last(self._state.applied)
+        self._state.undo()
+        late = self._parts.comparison.late
+        names = late.lacking(late.look(), end.late) if end.late else []
+        if names or self._state.digest() != end.digest:
+            raise TrainingError(early or ended.other_end(end, names))
+        open_session.ended()
 
     def _keep_end(self, digest: str) -> None:
         """Hold the end of this session for members that join in a later one of the cell."""
@@ -384,8 +390,3 @@ class Loop:
                 growth=parts.sizes.terms,
             )
         )
-
-
-def _other_end(end: SessionEnd, names: Sequence[str]) -> str:
-    found = f": {few(names)}" if names else ""
-    return OTHER_END.format(session=end.session, step=end.step, names=found)

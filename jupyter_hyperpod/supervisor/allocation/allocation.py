@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ...backends.base import Scheduler
 from ...backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest
 from ...core.backend_options import STARTUP_DEADLINE
+from ...core.errors import ClusterError
 from ...core.events import Command
 from ...core.spec import JobSpec, LaunchPlan
 from ...core.units import parse_duration, plural
@@ -110,7 +111,7 @@ class Allocation:
             self.entry.decided(None, sentence)
         if elements is None:
             if self.scheduler.problem:
-                self._report_problem(self.scheduler.problem)
+                self.report_problem(self.scheduler.problem)
         elif fresh_s != self._read_s:
             self._read_s = fresh_s
             self.ledger.update(elements, now_s)
@@ -121,6 +122,19 @@ class Allocation:
     def begins(self) -> bool:
         """Whether nodes run, or are about to run at once."""
         return bool(self.ledger.running) or self.scheduler.expects(self.entry.job.id, self._read_s)
+
+    def for_head(self, plan: LaunchPlan) -> LaunchPlan | None:
+        """The plan of the job's coordinator; None where its nodes could not reach it, for which the job waits then."""
+        try:
+            found = self.scheduler.for_head(plan, self.entry.options)
+        except ClusterError as error:
+            self.entry.late_head = True
+            if self.ledger.running:
+                self.report_problem(str(error))
+            return None
+        if not self.entry.started:
+            self.entry.say(f"{self._title} starts the job's nodes, whose programs join it then")
+        return found
 
     def fault(self, command: Command) -> None:
         """Break a node, as far as the scheduler reaches it; answered when the scheduler has."""
@@ -191,7 +205,10 @@ class Allocation:
             self._asked_s = min(submitted.answered_s, now_s)
             if error := submitted.batch.exception():
                 self._again_s = now_s + SUBMIT_PAUSE_S
-                self._report_problem(str(error))
+                if isinstance(error, ClusterError) and error.final and not self.ledger.batches:
+                    self.entry.end("failed", str(error), now_s)
+                else:
+                    self.report_problem(str(error))
             else:
                 self.ledger.record(submitted.batch.result(), submitted.part, submitted.count)
         return not self._submits
@@ -304,7 +321,7 @@ class Allocation:
             if error := order[1].exception():
                 self._given_up -= set(order[0])
                 self._again_s = now_s + SUBMIT_PAUSE_S
-                self._report_problem(str(error))
+                self.report_problem(str(error))
 
     def _answer_faults(self) -> None:
         for fault in [fault for fault in self._faults if fault[2].done()]:
@@ -344,8 +361,8 @@ class Allocation:
             begins = f"no node is left, and {self._title} has not started any of the {len(elements)} asked for"
             self.entry.warn(f"{begins}: {reason}")
 
-    def _report_problem(self, problem: str) -> None:
-        """Why the scheduler cannot be asked: the reason for which a job waits, or a warning where it runs on."""
+    def report_problem(self, problem: str) -> None:
+        """Why the job gets no nodes, or they no coordinator: the reason for which it waits, or a warning if it runs."""
         if not self.entry.started:
             self.entry.say(problem)
         elif problem != self.entry.said:
