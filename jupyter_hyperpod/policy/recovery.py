@@ -189,9 +189,15 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
 
 
+FIRST_PAIRS, PAIRS_EVERY = 4, 1024
+
+
 @dataclass(frozen=True, slots=True)
 class NewcomerCheck:
-    """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``."""
+    """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``.
+
+    In a `pair_checks` none of them is new.
+    """
 
     newcomer: int
     peer: int
@@ -214,6 +220,25 @@ def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[Newco
             leaves = leaves_of(plan.holdings[rank]) or (leaves_of(plan.holdings[peer]) if turns else frozenset())
             if leaves:
                 found.append(NewcomerCheck(rank, peer, min(leaves)))
+    return tuple(found)
+
+
+def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
+    """Those of step ``step + 1`` in a job that nothing disturbs; the same on every member.
+
+    What a program does differently in later steps, or for some samples alone, does not show in the first step. In the
+    loop's steps 4, 8, 16, 32 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the rank
+    before it, not always the same one.
+    """
+    turn = step // runs + 1
+    is_due = turn >= FIRST_PAIRS and (turn.bit_count() == 1 or turn % PAIRS_EVERY == 0)
+    if not is_due or not plan.ordinary or plan.world_size < 2:
+        return ()
+    found = []
+    for rank in range(plan.world_size):
+        if leaves := sorted(leaves_of(plan.holdings[rank])):
+            place = turn.bit_length() + turn // PAIRS_EVERY + rank
+            found.append(NewcomerCheck(rank, (rank + 1) % plan.world_size, leaves[place % len(leaves)]))
     return tuple(found)
 
 

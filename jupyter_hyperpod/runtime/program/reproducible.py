@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import TrainingError
 from ...core.units import few
-from ...policy.recovery import NewcomerCheck, RecoveryPlan, newcomer_checks
+from ...policy.recovery import NewcomerCheck, RecoveryPlan, newcomer_checks, pair_checks
 from ..comm.mesh import all_gather
 from ..comm.reduction import FinishedNodes
 from ..protocol import facts
@@ -76,6 +76,12 @@ DIFFERS = (
     "such as results that were kept from earlier steps. Compute it anew from the model, the batch and step.number, or "
     "keep its values in the session, session.state.name = ..."
 )
+APART = (
+    "rank {one} and rank {other} compute different gradients for the same micro-batch of step {step}{cause}. Something "
+    "that the loss function or the data set reads is different on each member, so on another number of nodes this "
+    "would be another run. Compute it anew from the model, the batch and step.number, or keep it in a lane: "
+    "session.lanes(...)"
+)
 
 
 class Reproducible:
@@ -136,7 +142,9 @@ class Reproducible:
             self._comparison.filled(before)
 
     def _checks(self, plan: RecoveryPlan, step: int) -> tuple[NewcomerCheck, ...]:
-        return () if self._group.replica > 1 else newcomer_checks(plan, step, self._runs)
+        if self._group.replica > 1:
+            return ()
+        return newcomer_checks(plan, step, self._runs) or pair_checks(plan, step, self._runs)
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -249,7 +257,10 @@ class Reproducible:
         held = self._gather(plan, self._reached(sources) if plan.rank in (check.newcomer, check.peer) else {})
         names = _differing([held[check.newcomer], held[check.peer]])
         cause = f", because of {few([self._comparison.named(name) for name in names])}" if names else ""
-        newcomer, peer, joined = check.newcomer, check.peer, plan.joined[check.newcomer]
+        newcomer, peer = check.newcomer, check.peer
+        joined = plan.joined[newcomer] if plan.joined else None
+        if joined is None:
+            return APART.format(one=newcomer, other=peer, step=step + 1, cause=cause)
         return DIFFERS.format(newcomer=newcomer, joined=joined, peer=peer, step=step + 1, cause=cause)
 
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
