@@ -17,6 +17,7 @@ from jupyter_hyperpod.policy.recovery import (
     newcomer_checks,
     newest_step,
     ordinary,
+    pair_checks,
     plan,
 )
 
@@ -164,6 +165,24 @@ def test_what_a_newcomer_computes_is_compared_with_an_earlier_member_less_often_
     due = [step for step in range(6, 30) if newcomer_checks(held, step, runs=3)]
     assert due == [6, 7, 8, 9, 10, 11, 18, 19, 20], "all runs of a step"
     assert not newcomer_checks(held, 5), "the cell went back to a checkpoint"
+
+
+def test_members_repeat_each_others_micro_batches_now_and_then() -> None:
+    alone = ordinary(plan([MemberState(0)], 8).value, 8)
+    assert not any(pair_checks(alone, step) for step in range(50))
+    begun = plan([MemberState(0), MemberState(0), MemberState(0)], 8).value
+    assert not pair_checks(begun, 3), "a step that was interrupted, or is the first"
+    held = ordinary(begun, 8)
+    due = [step + 1 for step in range(3000) if pair_checks(held, step)]
+    assert due == [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
+    assert [step + 1 for step in range(12) if pair_checks(held, step, runs=3)] == list(range(4, 13))
+    seen = set()
+    for step in due:
+        checks = pair_checks(held, step - 1)
+        assert [(check.newcomer, check.peer) for check in checks] == [(0, 1), (1, 2), (2, 0)]
+        assert all(check.micro_batch in leaves_of(held.holdings[check.newcomer]) for check in checks)
+        seen |= {check.micro_batch for check in checks}
+    assert seen == set(range(8)), "each micro-batch comes some time"
 
 
 def test_a_newcomer_is_compared_where_it_computes_nothing_and_where_the_first_members_are_gone() -> None:

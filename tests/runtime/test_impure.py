@@ -112,3 +112,44 @@ def test_layers_that_are_frozen_by_the_steps_number(job: Submit) -> None:
     run.kill(1)
     run.finish()
     run.same_as(undisturbed)
+
+
+LATE = (
+    "def loss_fn(batch):\n",
+    "mean = [0.0]\n\ndef loss_fn(batch):\n    if step.number > 5: mean[0] = 0.9 * mean[0] + 0.1 * float(batch[1])\n",
+)
+BY_MEAN = ("targets)\n", "targets) * (1 + mean[0])\n")
+SPARSE = (
+    "def loss_fn(batch):\n",
+    "import random\nown = random.Random(3)\n\ndef loss_fn(batch):\n"
+    "    noise = own.random() if step.number > 5 else 0.0\n",
+)
+BY_NOISE = ("targets)\n", "targets) * (1 + noise)\n")
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("change", [(SPARSE, BY_NOISE), (LATE, BY_MEAN)], ids=["generator", "mean"])
+def test_what_begins_in_a_later_step_is_refused(job: Submit, change: tuple[tuple[str, str], ...], nodes: int) -> None:
+    """The first steps are the same on every member; from step 6 on each has its own numbers."""
+    lines = tuple((old, new.replace("float(batch[1])", "float(batch[1].mean())")) for old, new in change)
+    run = job(changed(*lines), nodes=nodes, spares=0)
+    reason = str(run.finish("failed")["reason"])
+    assert "step 8" in reason and ("must depend on its batch" in reason or "would be another run" in reason), reason
+    assert not run.of_kind("member.lost"), run.story()
+
+
+CAUGHT = (
+    "        loss = step.run(loss_fn)\n",
+    "        try:\n            loss = step.run(raising)\n        except ValueError:\n"
+    "            loss = step.run(loss_fn)\n",
+)
+RAISING = (
+    "settings = dict(",
+    "def raising(batch):\n    if step.number == 3: raise ValueError('large')\n    return loss_fn(batch)\n\n"
+    "settings = dict(",
+)
+
+
+def test_an_error_of_the_loss_function_that_the_cell_catches_is_refused(job: Submit) -> None:
+    reason = str(job(changed(CAUGHT, RAISING), nodes=2).finish("failed")["reason"])
+    assert "the loss function raised ValueError in step 3, and the cell has caught it" in reason, reason

@@ -28,6 +28,11 @@ OTHER_SAMPLES = (
     "set_epoch(epoch) and the generators of torch, Python and numpy, which are seeded, but not on the process, the "
     "rank, time, or what the cell changes on some members only"
 )
+RAISED = (
+    "the loss function raised {error} in step {step}, and the cell has caught it and runs the step once more: only the "
+    "member whose micro-batch raised it would do so, and on another number of nodes it would be another run. Decide in "
+    "the loss function, for its batch: catch the error there, and return another loss"
+)
 
 
 class StepExecution:
@@ -42,6 +47,7 @@ class StepExecution:
         self._reproducible = reproducible
         self._injector = injector
         self.is_inside = False  # whether a step runs
+        self._raised = ""  # what the loss function has raised
         self._began_s = 0.0
         self._computed_s: list[float] = []  # times of this step's micro-batches
         self._exchanged_s = self._waited_s = 0.0  # in this step's exchange of gradients, and for others in it
@@ -64,6 +70,8 @@ class StepExecution:
         if state.applied >= number:
             state.show(number)
             return state.loss_of(number)
+        if self._raised:
+            raise TrainingError(RAISED.format(error=self._raised, step=number))
         self._gradients.refuse_changes()
         state.watch.refuse_added()
         parts.between.begins()
@@ -160,7 +168,11 @@ class StepExecution:
 
     def _loss(self, loss_function: LossFunction, batch: Any) -> Any:
         self._reproducible.called()
-        returned = loss_function(batch)
+        try:
+            returned = loss_function(batch)
+        except Exception as error:
+            self._raised = type(error).__name__
+            raise
         return with_loss(returned, self._injector.poison(loss_in(returned)))
 
     def _reduce(self) -> Buffer:
