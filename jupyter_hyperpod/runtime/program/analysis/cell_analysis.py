@@ -115,7 +115,9 @@ class _Reader:
         bound = _bound(_within(loop))
         changed, module = self._changed(_within(loop), DEEPEST_CALL)
         needed = set[str]().union(*(exposed(one, bound.keys()) for one in loops))
+        declared = {name for node in _own(self._scope) if isinstance(node, ast.Global) for name in node.names}
         needed |= _read_after(self._scope, loops[-1]) | self._read_in_functions() | outside
+        needed |= declared & {name for node in _own(self._tree) for name in _loaded(node)}
         local = {name: line for name, line in bound.items() if name in needed}
         local |= {name: line for name, line in changed.items() if name not in bound or name in needed}
         if since is not None:
@@ -123,7 +125,6 @@ class _Reader:
             local |= {name: line for name, line in _bound(between).items() if name in needed | loads(loop)}
         if isinstance(self._scope, ast.Module):
             return Carrying({}, module | local, *self._more(loop, line))
-        declared = {name for node in _own(self._scope) if isinstance(node, ast.Global) for name in node.names}
         known = {*bound, *_arguments(self._scope), *_bound(_own(self._scope))} - declared
         outer = {name: line for name, line in local.items() if name not in known}
         own = {name: line for name, line in local.items() if name in known}
@@ -263,6 +264,10 @@ def _positions(loop: ast.stmt, line: int) -> dict[str, int]:
 
 def _within(loop: ast.stmt) -> list[ast.AST]:
     return [loop, *_own(loop)]
+
+
+def _loaded(node: ast.AST) -> list[str]:
+    return [node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else []
 
 
 def _arguments(scope: ast.AST) -> set[str]:
