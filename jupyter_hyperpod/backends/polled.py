@@ -100,7 +100,13 @@ class PolledRunner(ABC):
         return
 
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
-        address = options.get(BIND) or socket.gethostbyname(socket.gethostname())
+        try:
+            address = options.get(BIND) or socket.gethostbyname(socket.gethostname())
+        except OSError as error:
+            raise ClusterError(
+                f"the name of this machine, {socket.gethostname()}, means no address ({error}); say at which one the "
+                f"nodes of the job reach it: --{self.name} {BIND}=ADDRESS"
+            ) from error
         if address.startswith("127."):
             given = (
                 f"--{self.name} {BIND}" if options.get(BIND) else f"the name of this machine, {socket.gethostname()},"

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from .events import Event
-from .health import BY_HAND
 
 INCIDENTS_KEPT = 200
 # how training got its state and its place back, by the rung of recovery
@@ -21,7 +20,8 @@ WAYS = (
     "from the beginning",
 )  # fmt: skip
 OTHER_WAY = "in another way"  # a rung that only a later version knows
-CAUSES = {BY_HAND: "drained by hand"}  # causes that are no words; `src/components/incidents.tsx` has them, too
+# causes that are no words, as `health.BY_HAND`; `src/components/incidents.tsx` has them, too
+CAUSES = {"ByHand": "drained by hand"}
 LATEST_S = 1e12  # seconds since the Unix epoch; a larger number cannot be a time
 
 Incident = dict[str, Any]

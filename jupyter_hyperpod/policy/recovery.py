@@ -196,12 +196,13 @@ PAIRS_EVERY = 1024
 class NewcomerCheck:
     """Rank ``newcomer`` and rank ``peer``, which was there before, both compute one ``micro_batch``.
 
-    In a `pair_checks` none of them is new.
+    ``is_pair``: none of them is new, see `pair_checks`.
     """
 
     newcomer: int
     peer: int
     micro_batch: int
+    is_pair: bool = False
 
 
 def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
@@ -238,7 +239,7 @@ def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerC
     for rank in range(plan.world_size):
         if leaves := sorted(leaves_of(plan.holdings[rank])):
             place = turn.bit_length() + turn // PAIRS_EVERY + rank
-            found.append(NewcomerCheck(rank, (rank + 1) % plan.world_size, leaves[place % len(leaves)]))
+            found.append(NewcomerCheck(rank, (rank + 1) % plan.world_size, leaves[place % len(leaves)], True))
     return tuple(found)
 
 

@@ -308,6 +308,8 @@ class Supervisor:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
         else:
             allocation.step(plan, now_s, self.allocations.avoided)
+        if entry.ended:
+            return
         runs = bool(allocation.ledger.running)
         begins = runs if entry.late_head else allocation.begins
         up = entry.job.id in self.host.head.jobs
@@ -319,7 +321,9 @@ class Supervisor:
             if (for_head := allocation.for_head(plan)) is None:
                 return
             entry.early = not (entry.started or runs)
-            entry.started = self.host.launch_head(in_turn(for_head, self.succession.turn)) or entry.started
+            if self.host.launch_head(in_turn(for_head, self.succession.turn)):
+                allocation.head_begins()
+                entry.started = True
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]

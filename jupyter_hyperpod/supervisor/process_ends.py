@@ -56,7 +56,10 @@ class ProcessEnds:
         now_s = time.monotonic()
         if entry.ended:
             return
+        if report.node == HEAD and entry.early and not entry.withdrawn and not self._serves():
+            return  # another host's serves the job
         if report.node == HEAD and (entry.withdrawn or entry.early):
+            entry.standstill = ""
             if not entry.withdrawn:  # it failed before any node ran: nothing is lost, and the next one waits for a node
                 entry.early = entry.started = False
                 entry.late_head = True

@@ -365,6 +365,7 @@ export const SENTENCES: readonly string[] = [
   "starts again: %1",
   "it did not answer for %1 s",
   "loads the changed source",
+  "%1 starts the job's nodes, whose programs join it then",
   "%1 runs nothing of this job on %2",
   "nodes could not be given back to %1: %2",
   "nodes could not be given back to %1: `%2` does, once it answers",

@@ -180,6 +180,7 @@ def test_members_repeat_each_others_micro_batches_now_and_then() -> None:
     for step in due:
         checks = pair_checks(held, step - 1)
         assert [(check.newcomer, check.peer) for check in checks] == [(0, 1), (1, 2), (2, 0)]
+        assert all(check.is_pair for check in checks)
         assert all(check.micro_batch in leaves_of(held.holdings[check.newcomer]) for check in checks)
         seen |= {check.micro_batch for check in checks}
     assert seen == set(range(8)), "each micro-batch comes some time"

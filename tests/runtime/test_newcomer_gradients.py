@@ -147,5 +147,6 @@ def test_a_newcomer_shows_the_gradient_that_it_has_and_another_member_computes_i
     joined = min(step for rank, step in found if rank == 2)
     steps = range(joined, joined + 20)
     extra = {step - joined: sum(found[rank, step] for rank in range(3)) - 8 for step in steps}
-    assert extra == {age: int(age in (0, 1, 4, 16)) for age in extra}
-    assert len({found[2, step] for step in steps}) == 1, "the newcomer computes its share alone"
+    pairs = {step for step in steps if (step + 1).bit_count() == 1} - {joined + age for age in (0, 1, 4, 16)}
+    assert extra == {age: 3 if joined + age in pairs else int(age in (0, 1, 4, 16)) for age in extra}
+    assert len({found[2, step] for step in steps if step not in pairs}) == 1, "the newcomer computes its share alone"

@@ -44,6 +44,7 @@ class IndexedBatches:
         self._readers = Readers(self.data, found.workers) if found.workers.count else None
         self._watch = Watch(found.data, found.collate)
         self._restarts = self._lost = 0
+        self._changed: list[str] = []  # what the cell has changed since the step began
 
     def begin(self, step: int, due: Sequence[int], following: Sequence[int]) -> None:
         """This rank computes the micro-batches ``due`` of ``step`` (from 0), and of each later one ``following``."""
@@ -89,9 +90,10 @@ class IndexedBatches:
     def of(self, step: int, leaf: int, again: bool = False) -> Any:
         """The batch of micro-batch ``leaf`` of ``step`` (from 0); ``again``: it is computed again, for a check."""
         reading = self._reading(step, leaf)
-        # a reading that changes something has to do it here, where it can be named
-        if self._readers is None or (again and self._found.workers.begin is None):
+        if self._readers is None:
             return read(self.data, reading, self._device)
+        if again and step == 0 and self._found.workers.begin is None:
+            return self._read_here(reading)
         value = self._readers.take(reading)
         return self._raise(reading, value.text) if isinstance(value, Failed) else value
 
@@ -134,9 +136,18 @@ class IndexedBatches:
             read(self.data, reading, self._device)
         raise TrainingError(f"a worker could not read the data for {reading.place}:\n{text}")
 
+    def _read_here(self, reading: Reading) -> Any:
+        """Read what changes something where that can be named. What this opens or keeps is no change of the cell."""
+        self._changed += self._watch.changed()
+        try:
+            return read(self.data, reading, self._device)
+        finally:
+            self._watch.changed()
+
     def _notice_changes(self, readers: Readers) -> None:
         """Fork the readers again where the cell has changed what they read."""
-        if not (names := self._watch.changed()):
+        names, self._changed = [*self._changed, *self._watch.changed()], []
+        if not names:
             return
         readers.restart()
         self._restarts += 1

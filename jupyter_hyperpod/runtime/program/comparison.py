@@ -230,10 +230,10 @@ class Comparison:
         place = program.place(re.split(r"[.\[]", name)[-1])
         return name if " " in name or place == NO_LINE else f"{name} ({place})"
 
-    def names(self, before: Walk, after: Walk) -> list[str]:
-        """What has changed between two walks, in words, with its lines."""
+    def names(self, before: Walk, after: Walk, early: bool = True) -> list[str]:
+        """What has changed between two walks, or, ``early``, since the step began; in words, with its lines."""
         program = Program(after)
-        changed = (self._before or before).changed(after)
+        changed = ((early and self._before) or before).changed(after)
         changed = {p: noted for p, noted in changed.items() if noted.kind != "late"}
         matter = {p: noted for p, noted in changed.items() if program.flow(p, noted) is not Flow.NOWHERE}
         found = [

@@ -9,6 +9,7 @@ on more than its batch, the model and the seeded generators differs at once.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,17 @@ APART = (
     "that the loss function or the data set reads is different on each member, so on another number of nodes this "
     "would be another run. Compute it anew from the model, the batch and step.number, or keep it in a lane: "
     "session.lanes(...)"
+)
+UNLIKE = (
+    " (if nothing in the program explains it, the processors of these nodes differ: write "
+    "hp.Session(determinism='best-effort'))"
+)
+AGAIN = 2  # times that both members of a pair repeat what differs: a program may be right by chance
+VARYING = (
+    "step {step}: {times} executions of the same micro-batch{cause} gave {kinds} different gradients, where a device "
+    "that fails spoils one. The loss function and the data set may depend only on the batch, the model and the seeded "
+    "generators of torch, random and numpy; so on another number of nodes this would be another run. What a "
+    "micro-batch leaves for the next step goes into a lane: lanes = session.lanes(...)"
 )
 
 
@@ -231,14 +243,21 @@ class Reproducible:
         shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
         found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]
-        again = self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) if found else []
+        mark = self._comparison.look() if found else None
+        turns = (AGAIN if found[0].is_pair else 1) if found else 0
+        again = [
+            self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) for _ in range(turns)
+        ]
         doubted = []
         for place, check in enumerate(found):
-            repeated = again[check.newcomer][place], again[check.peer][place]
-            if repeated == first[check]:
+            repeated = [(shown[check.newcomer][place], shown[check.peer][place]) for shown in again]
+            if all(pair == first[check] for pair in repeated):
                 raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
-            ranks = (check.newcomer, check.peer) * 2
-            done = [(rank, str(number)) for rank, number in zip(ranks, first[check] + repeated, strict=True)]
+            numbers = [number for pair in (first[check], *repeated) for number in pair]
+            if check.is_pair and Counter(numbers).most_common(1)[0][1] < len(numbers) - 1:
+                raise TrainingError(self._varying(plan, step, numbers, mark))
+            ranks = (check.newcomer, check.peer) * (1 + turns)
+            done = [(rank, str(number)) for rank, number in zip(ranks, numbers, strict=True)]
             doubted.append((check.micro_batch, done))
         if before is not None:
             self._comparison.filled(before)
@@ -259,9 +278,15 @@ class Reproducible:
         cause = f", because of {few([self._comparison.named(name) for name in names])}" if names else ""
         newcomer, peer = check.newcomer, check.peer
         joined = plan.joined[newcomer] if plan.joined else None
-        if joined is None:
-            return APART.format(one=newcomer, other=peer, step=step + 1, cause=cause)
+        if check.is_pair or joined is None:
+            return APART.format(one=newcomer, other=peer, step=step + 1, cause=cause or UNLIKE)
         return DIFFERS.format(newcomer=newcomer, joined=joined, peer=peer, step=step + 1, cause=cause)
+
+    def _varying(self, plan: RecoveryPlan, step: int, numbers: Sequence[int], mark: Walk | None) -> str:
+        seen = self._comparison.names(mark, self._comparison.look(), early=False) if mark is not None else []
+        names = list(dict.fromkeys(name for part in self._gather(plan, seen) for name in part))
+        cause = f", which change {few(names)}" if names else ""
+        return VARYING.format(step=step + 1, times=len(numbers), kinds=len(set(numbers)), cause=cause)
 
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
         tables = self._gather(plan, dict(carried))

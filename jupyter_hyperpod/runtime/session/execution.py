@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...core.errors import TrainingError
+from ...core.errors import HyperpodError, TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
 from ..comm.mesh import PeerLost, all_gather
@@ -29,9 +29,9 @@ OTHER_SAMPLES = (
     "rank, time, or what the cell changes on some members only"
 )
 RAISED = (
-    "the loss function raised {error} in step {step}, and the cell has caught it and runs the step once more: only the "
-    "member whose micro-batch raised it would do so, and on another number of nodes it would be another run. Decide in "
-    "the loss function, for its batch: catch the error there, and return another loss"
+    "a micro-batch of step {step} raised {error}, and the cell has caught it and runs the step once more: only the "
+    "member that computes this micro-batch would do so, and on another number of nodes it would be another run. Decide "
+    "in the loss function, for its batch: catch the error there, and return another loss"
 )
 
 
@@ -101,6 +101,7 @@ class StepExecution:
                 self._reproducible.interrupted()
                 parts.resync.regroup(call)
                 parts.integrity.renew()
+        self._raised = ""  # by what forms a generation, if by anything
         state.keep_for_later(parts.carried.waits)  # what the cell does after this step is in the state already
         self._gradients.watch_changes()
         parts.comparison.ends()
@@ -161,18 +162,30 @@ class StepExecution:
         """Compute one micro-batch of the present step."""
         step = self._state.applied
         seed = mix(self._parts.settings.seed, step, leaf, *self._group.place)
-        batch = self._parts.batches.of(self._index, leaf, again=aside is not None)
-        with self._determinism.explained():
-            self._gradients.compute(leaf, seed, partial(self._loss, loss_function, batch), aside)
+        with self._noting_errors():
+            batch = self._parts.batches.of(self._index, leaf, again=aside is not None)
+            with self._determinism.explained():
+                self._gradients.compute(leaf, seed, partial(self._loss, loss_function, batch), aside)
         self._group.warm = True
 
-    def _loss(self, loss_function: LossFunction, batch: Any) -> Any:
-        self._reproducible.called()
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        """Note what the person's code raises: the cell may catch it. A refusal is the same on each member."""
         try:
-            returned = loss_function(batch)
+            yield
+        except (HyperpodError, Regroup):
+            raise
         except Exception as error:
             self._raised = type(error).__name__
             raise
+
+    def goes_back(self) -> None:
+        """The cell goes back to a checkpoint, together with all other members."""
+        self._raised = ""
+
+    def _loss(self, loss_function: LossFunction, batch: Any) -> Any:
+        self._reproducible.called()
+        returned = loss_function(batch)
         return with_loss(returned, self._injector.poison(loss_in(returned)))
 
     def _reduce(self) -> Buffer:

@@ -326,6 +326,7 @@ class Session:
         update = self._resync.restore(None if no_later_than is None else no_later_than * self._execution.runs)
         self._integrity.seal()
         self._loop.restored(update)
+        self._execution.goes_back()
         return self.step
 
     def digest(self) -> str:

@@ -132,9 +132,12 @@ class Allocation:
             if self.ledger.running:
                 self.report_problem(str(error))
             return None
+        return found
+
+    def head_begins(self) -> None:
+        """The job's coordinator is started: say for what it waits, where it is the first one."""
         if not self.entry.started:
             self.entry.say(f"{self._title} starts the job's nodes, whose programs join it then")
-        return found
 
     def fault(self, command: Command) -> None:
         """Break a node, as far as the scheduler reaches it; answered when the scheduler has."""
@@ -205,6 +208,8 @@ class Allocation:
             self._asked_s = min(submitted.answered_s, now_s)
             if error := submitted.batch.exception():
                 self._again_s = now_s + SUBMIT_PAUSE_S
+                if self.entry.ended:
+                    continue
                 if isinstance(error, ClusterError) and error.final and not self.ledger.batches:
                     self.entry.end("failed", str(error), now_s)
                 else:

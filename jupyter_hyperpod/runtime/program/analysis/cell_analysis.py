@@ -117,7 +117,7 @@ class _Reader:
         needed = set[str]().union(*(exposed(one, bound.keys()) for one in loops))
         declared = {name for node in _own(self._scope) if isinstance(node, ast.Global) for name in node.names}
         needed |= _read_after(self._scope, loops[-1]) | self._read_in_functions() | outside
-        needed |= declared & {name for node in _own(self._tree) for name in _loaded(node)}
+        needed |= declared & set[str]().union(*map(loads, _outside_functions(self._tree)))
         local = {name: line for name, line in bound.items() if name in needed}
         local |= {name: line for name, line in changed.items() if name not in bound or name in needed}
         if since is not None:
@@ -266,8 +266,8 @@ def _within(loop: ast.stmt) -> list[ast.AST]:
     return [loop, *_own(loop)]
 
 
-def _loaded(node: ast.AST) -> list[str]:
-    return [node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else []
+def _outside_functions(tree: ast.Module) -> list[ast.stmt]:
+    return [node for node in tree.body if not isinstance(node, FUNCTIONS)]
 
 
 def _arguments(scope: ast.AST) -> set[str]:
