@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -284,8 +285,9 @@ def test_who_is_interrupted_leaves_no_installer_and_no_half(
     assert os.listdir(store.root / "environments") == []
 
 
+@pytest.mark.parametrize("threads", [0, 1])
 def test_who_is_interrupted_while_an_installer_starts_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
 ) -> None:
     pids = tmp_path / "pids"
 
@@ -296,10 +298,22 @@ def test_who_is_interrupted_while_an_installer_starts_leaves_none(
             super().__init__(*arguments, **options)
             eventually(lambda: pids.exists() and pids.read_text().endswith("\n"), timeout_s=60)
             os.kill(os.getpid(), signal.SIGTERM)
+            until_s = time.monotonic() + 1.0
+            while threads and time.monotonic() < until_s:
+                time.sleep(0.01)  # a signal that another thread gets is handled here, a moment later
 
     monkeypatch.setattr(subprocess, "Popen", Slow)
-    with pytest.raises(SystemExit), installer.terminated_as_interrupted():
-        installer.run_installer(["sh", "-c", f"sleep 600 & echo $$ $! > {pids}; wait"], 60.0)
+    done = threading.Event()
+    others = [threading.Thread(target=done.wait) for _ in range(threads)]
+    for other in others:
+        other.start()
+    try:
+        with pytest.raises(SystemExit), installer.terminated_as_interrupted():
+            installer.run_installer(["sh", "-c", f"sleep 600 & echo $$ $! > {pids}; wait"], 60.0)
+    finally:
+        done.set()
+        for other in others:
+            other.join()
     for pid in map(int, pids.read_text().split()):
         eventually(lambda pid=pid: start_ticks(pid) is None, timeout_s=60)
 

@@ -20,8 +20,8 @@ def run_installer(
     from ...system.processes import die_with_parent  # it opens the C library, which most commands do not need
 
     parent = os.getpid()
-    process: subprocess.Popen[str] | None = None
-    # signals wait until it has started: an error before that would leave the program behind
+    process: subprocess.Popen[str] = subprocess.Popen.__new__(subprocess.Popen)  # known before it is started
+    # signals wait until it has started; those that another thread of this process gets do not
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
     def begin() -> None:
@@ -29,7 +29,7 @@ def run_installer(
         die_with_parent(parent)
 
     try:
-        process = subprocess.Popen(
+        process.__init__(  # type: ignore[misc]
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -43,7 +43,7 @@ def run_installer(
         out, err = process.communicate(timeout=within_s)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if process is not None:
+        if getattr(process, "pid", None) is not None:
             _end(process)
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
 
@@ -52,8 +52,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # also what it started and left
     process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(process, name, None)) is not None:
             stream.close()
 
 
