@@ -189,7 +189,7 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
 
 
-PAIRS_EVERY = 1024
+FIRST_PAIRS, PAIRS_EVERY = 4, 1024  # in the first steps members compare what their own micro-batches have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +228,11 @@ def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerC
     """Those of step ``step + 1`` in a job that nothing disturbs; the same on every member.
 
     What a program does differently in later steps, or for some samples alone, does not show in the first step. In the
-    loop's steps 2, 3, 4, 8, 16, 32 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the
+    loop's steps 4, 8, 16, 32 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the
     rank before it, not always the same one.
     """
     turn = step // runs + 1
-    is_due = turn > 1 and (turn.bit_count() == 1 or turn == 3 or turn % PAIRS_EVERY == 0)
+    is_due = turn >= FIRST_PAIRS and (turn.bit_count() == 1 or turn % PAIRS_EVERY == 0)
     if not is_due or not plan.ordinary or plan.world_size < 2:
         return ()
     found = []
