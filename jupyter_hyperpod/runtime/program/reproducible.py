@@ -143,7 +143,7 @@ class Reproducible:
                 self._ahead[check] = checksum(node.flats)
 
     def compute_ahead(self, plan: RecoveryPlan, step: int, compute: Compute) -> None:
-        """Compute what `compare_newcomers` needs of this member, while newcomers still compute their share.
+        """Compute what `compare` needs of this member, while newcomers still compute their share.
 
         It comes after this member's own share, so caches that its steps fill are full.
         """
@@ -228,15 +228,17 @@ class Reproducible:
         is_set = any(called) and not all(called[rank] for rank in plan.proving)
         return self._early, self._comparison.late.may_miss(is_set)
 
-    def compare_newcomers(
-        self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any]
+    def compare(
+        self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any], pairs: bool
     ) -> list[Executions]:
-        """Compare what newcomers compute in step ``step + 1`` with what others compute of the same micro-batches.
+        """Compare what newcomers compute in step ``step + 1`` with what others compute of the same micro-batches; or,
+        ``pairs``, what members compute that were there before.
 
         Where one of the two gets another gradient when it computes that once more, its executions are returned, which
         are a matter for `Integrity`. Raises TrainingError, on all members, where both get the same again.
         """
-        if not (checks := self._checks(plan, step)):
+        checks = [check for check in self._checks(plan, step) if check.is_pair is pairs]
+        if not checks:
             return []
         takes_part = any(plan.rank in (check.newcomer, check.peer) and check not in self._ahead for check in checks)
         before = self._comparison.look() if takes_part else None

@@ -92,10 +92,10 @@ class StepExecution:
                 self._compare_samples()
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
-                    doubted = self._reproducible.compare_newcomers(self._plan, state.applied, compute, loss_function)
-                    for leaf, done in doubted:
-                        parts.integrity.judge(self._plan, done, (leaf, leaf + 1), compute)
+                    self._compare(compute, loss_function, pairs=False)
                 parts.integrity.verify(self._plan, result, compute)
+                if self._determinism.exact:  # from states that are alike
+                    self._compare(compute, loss_function, pairs=True)
                 self._finish(result)
             except Regroup as call:
                 self._reproducible.interrupted()
@@ -187,6 +187,12 @@ class StepExecution:
         self._reproducible.called()
         returned = loss_function(batch)
         return with_loss(returned, self._injector.poison(loss_in(returned)))
+
+    def _compare(self, compute: Callable[[int, FinishedNodes], None], loss_function: LossFunction, pairs: bool) -> None:
+        """Compare micro-batches that two members have computed. Raises TrainingError, Regroup."""
+        plan = self._plan
+        for leaf, done in self._reproducible.compare(plan, self._state.applied, compute, loss_function, pairs):
+            self._parts.integrity.judge(plan, done, (leaf, leaf + 1), compute)
 
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self._state.applied)
