@@ -306,7 +306,7 @@ def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit, eventually: Ca
 def test_an_agent_takes_variables_of_its_job_before_it_imports_torch(
     job: Submit, eventually: Callable[..., object]
 ) -> None:
-    late = _late_agent(job("print('short')", nodes=1), eventually, "-X", "importtime")
+    late = _late_agent(job("import torch", nodes=1), eventually, "-X", "importtime")
     begun = [line.rpartition("|")[2].strip() for line in late.stderr.splitlines() if "import time:" in line]
     assert (begun.count("site"), begun.count("torch.nn")) == (2, 1)
 

@@ -255,7 +255,7 @@ def samples_arrived(run: Run) -> None:
 
 
 def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job: Submit, reference: Run) -> None:
-    run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.4)
+    run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.8)
 
     def members() -> set[str]:
         return {member["member"] for member in run.view["members"]}
