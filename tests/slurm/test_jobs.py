@@ -255,7 +255,7 @@ def samples_arrived(run: Run) -> None:
 
 
 def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job: Submit, reference: Run) -> None:
-    run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.8)
+    run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.4)
 
     def members() -> set[str]:
         return {member["member"] for member in run.view["members"]}
@@ -268,7 +268,6 @@ def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job
     assert urgent.wait(START_S) == 0
     run.until_world(4, START_S)
     assert stayed <= before and stayed <= members(), f"nobody else begins again\n{run.story()}"
-    run.full_speed()
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert {incident["cause"] for incident in run.view["incidents"]} <= {"preempted"}, run.story()
