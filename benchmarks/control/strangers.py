@@ -78,7 +78,7 @@ def run(runs: int = ROUNDS, steps: int = BLOCK, count: int = COUNT, held: int = 
     ``held``: how many silent strangers hold each listening socket while a member joins.
     """
     raise_descriptor_limit()
-    last = WARM_UP + len(_Phases().steps) * runs * steps
+    last = WARM_UP + len(KINDS) * runs * steps
     with ExitStack() as stack:
         store = stack.enter_context(laboratory(MEMBERS + 2, spares=0))
         calm = _calm(store, last)

@@ -56,16 +56,8 @@ class ProcessEnds:
         now_s = time.monotonic()
         if entry.ended:
             return
-        if report.node == HEAD and entry.early and not entry.withdrawn and not self._serves():
-            return  # another host's serves the job
         if report.node == HEAD and (entry.withdrawn or entry.early):
-            entry.standstill = ""
-            if not entry.withdrawn:  # it failed before any node ran: nothing is lost, and the next one waits for a node
-                entry.early = entry.started = False
-                entry.late_head = True
-            entry.withdrawn = False
-            if not entry.poll_end(now_s):
-                (entry.job.path / ENDPOINT_FILE).unlink(missing_ok=True)
+            self._forget_early_head(entry, now_s)
         elif report.node == HEAD:
             self.replace_head(entry, report, now_s)
         elif report.status == 0:
@@ -74,6 +66,17 @@ class ProcessEnds:
             self._count_agent(entry, report, now_s)
         else:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
+
+    def _forget_early_head(self, entry: JobEntry, now_s: float) -> None:
+        """A head is gone before any node of its job ran, so nothing is lost with it."""
+        if not entry.withdrawn:  # it failed
+            if not self._serves():
+                return  # another host's serves the job
+            entry.early = entry.started = False
+            entry.late_head = True
+        entry.withdrawn, entry.standstill = False, ""
+        if not entry.poll_end(now_s):
+            (entry.job.path / ENDPOINT_FILE).unlink(missing_ok=True)
 
     def replace_head(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         """A job's head is gone: start it again, unless it had ended the job, or has left it to another host's."""

@@ -37,13 +37,11 @@ FORGETFUL = (401, 403)
 BUSY, UNSURE = (429,), (500, 502, 503, 504)  # not done; perhaps done
 VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "PUT": "change", "DELETE": "delete"}
 IN_PODS = {"exec": "run a command in the pod", "log": "read the log of the pod"}
+INVALID = 422
 REMEDIES = {
     401: "the credentials are not accepted: log in to the cluster again",
     403: "ask who runs the cluster for this right",
 }
-
-
-INVALID = 422
 
 
 class ApiError(ClusterError):

@@ -245,20 +245,18 @@ class Reproducible:
         shown = self._gather(plan, [self._checked(plan.rank, check, compute) for check in checks])
         first = {check: (shown[check.newcomer][i], shown[check.peer][i]) for i, check in enumerate(checks)}
         found = [check for check, (newcomer, peer) in first.items() if newcomer != peer]
-        mark = self._comparison.look() if found else None
-        turns = (AGAIN if found[0].is_pair else 1) if found else 0
-        again = [
-            self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) for _ in range(turns)
-        ]
+        mark = self._comparison.look() if found else Walk()
+        turns = range(AGAIN if pairs else 1) if found else ()
+        again = [self._gather(plan, [self._checked(plan.rank, c, compute, again=True) for c in found]) for _ in turns]
         doubted = []
         for place, check in enumerate(found):
             repeated = [(shown[check.newcomer][place], shown[check.peer][place]) for shown in again]
             if all(pair == first[check] for pair in repeated):
                 raise TrainingError(self._difference(plan, step, check, (loss_function, self._comparison.data)))
             numbers = [number for pair in (first[check], *repeated) for number in pair]
-            if check.is_pair and Counter(numbers).most_common(1)[0][1] < len(numbers) - 1:
+            if pairs and Counter(numbers).most_common(1)[0][1] < len(numbers) - 1:
                 raise TrainingError(self._varying(plan, step, numbers, mark))
-            ranks = (check.newcomer, check.peer) * (1 + turns)
+            ranks = (check.newcomer, check.peer) * (1 + len(turns))
             done = [(rank, str(number)) for rank, number in zip(ranks, numbers, strict=True)]
             doubted.append((check.micro_batch, done))
         if before is not None:
@@ -279,13 +277,13 @@ class Reproducible:
         names = _differing([held[check.newcomer], held[check.peer]])
         cause = f", because of {few([self._comparison.named(name) for name in names])}" if names else ""
         newcomer, peer = check.newcomer, check.peer
-        joined = plan.joined[newcomer] if plan.joined else None
-        if check.is_pair or joined is None:
+        if check.is_pair:
             return APART.format(one=newcomer, other=peer, step=step + 1, cause=cause or UNLIKE)
+        joined = plan.joined[newcomer]
         return DIFFERS.format(newcomer=newcomer, joined=joined, peer=peer, step=step + 1, cause=cause)
 
-    def _varying(self, plan: RecoveryPlan, step: int, numbers: Sequence[int], mark: Walk | None) -> str:
-        seen = self._comparison.names(mark, self._comparison.look(), early=False) if mark is not None else []
+    def _varying(self, plan: RecoveryPlan, step: int, numbers: Sequence[int], mark: Walk) -> str:
+        seen = self._comparison.names(mark, self._comparison.look(), early=False)
         names = list(dict.fromkeys(name for part in self._gather(plan, seen) for name in part))
         cause = f", which change {few(names)}" if names else ""
         return VARYING.format(step=step + 1, times=len(numbers), kinds=len(set(numbers)), cause=cause)

@@ -126,13 +126,12 @@ class Allocation:
     def for_head(self, plan: LaunchPlan) -> LaunchPlan | None:
         """The plan of the job's coordinator; None where its nodes could not reach it, for which the job waits then."""
         try:
-            found = self.scheduler.for_head(plan, self.entry.options)
+            return self.scheduler.for_head(plan, self.entry.options)
         except ClusterError as error:
             self.entry.late_head = True
             if self.ledger.running:
                 self.report_problem(str(error))
             return None
-        return found
 
     def head_begins(self) -> None:
         """The job's coordinator is started: say for what it waits, where it is the first one."""
