@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_hyperpod.storage.values import pulled
 from tests.runtime.conftest import TRAIN, Run, Submit
 
 LOOP = "        session.log(loss=loss)\n"
@@ -91,6 +92,23 @@ def test_a_value_that_only_rank_0_keeps(job: Submit) -> None:
     assert "members carry different values after step 1: best (line" in reason
 
 
+def test_a_value_that_only_the_notebook_reads_comes_from_a_later_rank_0(job: Submit) -> None:
+    """Both first members are lost, so the value comes from a member that joined after it was set."""
+    source = changed((LOOP, f"{LOOP}        if step.number == 3: third = loss\n"))
+    undisturbed = job(source, nodes=1, pull=("third",))
+    undisturbed.finish()
+    run = job(source, nodes=2, pull=("third",), pause_s=0.1)
+    run.until_step(5)
+    for losses in (1, 2):
+        run.kill(0)
+        run.until_made_good(losses, 2)
+    run.full_speed()
+    run.finish()
+    run.same_as(undisturbed)
+    values, expected = (pulled(one.store.job(one.job_id).path) for one in (run, undisturbed))
+    assert values == expected and list(values[0]) == ["third"], run.story()
+
+
 def frozen_from(condition: str) -> str:
     """`TRAIN` whose loop freezes a layer where `condition` holds."""
     freeze = (
@@ -153,3 +171,31 @@ RAISING = (
 def test_an_error_of_the_loss_function_that_the_cell_catches_is_refused(job: Submit) -> None:
     reason = str(job(changed(CAUGHT, RAISING), nodes=2).finish("failed")["reason"])
     assert "a micro-batch of step 3 raised ValueError, and the cell has caught it" in reason, reason
+
+
+FLAG = (
+    "def loss_fn(batch):\n",
+    "flagged = []\n\ndef loss_fn(batch):\n    if by_member(): flagged.append(step.number)\n",
+)
+BY_MEMBER = (
+    "settings = dict(",
+    "def by_member():  # as a threshold would be reached by one member's samples\n"
+    "    return step.number == 6 and session.rank == 1\n\nsettings = dict(",
+)
+RATE = (LOOP, f"{LOOP}        if flagged: optimizer.param_groups[0]['lr'] *= 0.5; flagged.clear()\n")
+WEIGHT = (LOOP, f"{LOOP}        if flagged: torch.no_grad()(model[1].weight.mul_)(0.5); flagged.clear()\n")
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize(
+    ("reacts", "found"),
+    [(RATE, "other settings of the optimizer: lr is "), (WEIGHT, "the cell has written to them a different number")],
+    ids=["learning rate", "weight"],
+)
+def test_a_flag_that_one_members_samples_set_accuses_no_device(
+    job: Submit, reacts: tuple[str, str], found: str, nodes: int
+) -> None:
+    run = job(changed(FLAG, BY_MEMBER, reacts), nodes=nodes, spares=0)
+    reason = str(run.finish("failed")["reason"])
+    assert ": step 7: members have other" in reason and found in reason, reason
+    assert not run.of_kind("member.lost"), run.story()

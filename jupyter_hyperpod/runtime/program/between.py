@@ -53,12 +53,15 @@ class Between:
         self._watched = ChecksummedTensors([])
         self._is_new = False  # a step was applied since the cell was between two steps
         self._prepared = False  # the cell changed something before the step that runs, or ran last
+        self._writes_before: int | None = None
+        self.writes: int | None = None  # to parameters, by the cell since the last step was applied; None: not known
         self.repeatable = 0
 
     def applied(self, needed: bool) -> None:
         """A step was applied; ``needed``: a newcomer may need its gradient."""
         self._careful = needed or self._state.applied <= CAREFUL_STEPS
         self._seen, self._is_new = self._look(), True
+        self._writes_before = self._state.writes()
 
     def reached(self) -> None:
         """The cell is between two steps: it has done what follows a step."""
@@ -74,6 +77,8 @@ class Between:
     def begins(self) -> None:
         """The cell begins the next step. Raises TrainingError where it has changed the model meanwhile."""
         before, self._seen = self._seen, None
+        earlier, self._writes_before = self._writes_before, None
+        self.writes = None if earlier is None else self._state.writes() - earlier
         if before is None:
             return
         now = self._look()
@@ -85,6 +90,7 @@ class Between:
     def forget(self) -> None:
         """The state came from another member or from a checkpoint."""
         self._seen, self.repeatable, self._prepared = None, 0, False
+        self._writes_before = self.writes = None
 
     def _look(self) -> Observed:
         found = None

@@ -93,7 +93,7 @@ class StepExecution:
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
                     self._compare(compute, loss_function, pairs=False)
-                parts.integrity.verify(self._plan, result, compute)
+                parts.integrity.verify(self._plan, result, compute, parts.between.writes)
                 if self._determinism.exact:  # from states that are alike
                     self._compare(compute, loss_function, pairs=True)
                 self._finish(result)

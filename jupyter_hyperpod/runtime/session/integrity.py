@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,8 @@ from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes
 from ..data.order import mix
+from ..program.between import plain_settings
+from ..program.cell_checks import UNKNOWN_WRITES, number_of, refuse_other_settings, refuse_other_writes
 from ..worker.replica_sync import Group
 from .checksum import ChecksummedTensors, Words, checksum, fold
 from .gradients import Gradients
@@ -32,7 +35,8 @@ from .state import TrainingState
 
 Compute = Callable[[int, FinishedNodes], None]
 Audit = str | float | None
-_NUMBERS = struct.Struct(">QQQ")  # checksums of the state when the step began, the state now, the reduced gradient
+# checksums of the state when the step began, the state now, the reduced gradient, the optimizer's settings; writes
+_NUMBERS = struct.Struct(">5Q")
 _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
 NOT_REPEATABLE = (
@@ -112,11 +116,12 @@ class Integrity:
         if self._sealed is not None and self._sealed.step != self._state.applied:
             self.seal()
 
-    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute) -> None:
+    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute, writes: int | None) -> None:
         """Compare with all members; ``compute(leaf, nodes)`` executes a micro-batch of this step.
 
-        Raises Regroup where something is wrong (in a job of a single process: TrainingError), and TrainingError where
-        executions of the same micro-batches differ and no member can be proven wrong.
+        ``writes``: of the cell to parameters since the last step, None where they are not known. Raises Regroup where
+        something is wrong (in a job of a single process: TrainingError), and TrainingError where executions of the
+        same micro-batches differ and no member can be proven wrong, or the cell has done other things on some members.
         """
         if self._rate is None or self._sealed is None:
             return
@@ -125,13 +130,23 @@ class Integrity:
         frozen = self._frozen()
         states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
         numbers = (*states, fold(self._watched_of(result).checksums()))
-        own = _NUMBERS.pack(*self._group.combined(numbers))
-        shown = [_NUMBERS.unpack(numbers) for numbers in self._gather(plan, own)]
+        shown = self._compared(plan, numbers, writes)
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
             self._alarm(plan, now, shown)
         if (leaf := drawn(self._seed, self._state.applied, self._rate, self._gradients.micro_batches)) is not None:
             self._execute_again(plan, leaf, compute)
+
+    def _compared(self, plan: RecoveryPlan, numbers: Iterable[int], writes: int | None) -> list[tuple[int, int, int]]:
+        """The checksums of all members, by rank. Raises Regroup, and TrainingError: see `verify`."""
+        step, settings = self._state.applied + 1, plain_settings(self._state.settings())
+        own = self._group.combined((*numbers, number_of(settings)))
+        counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes
+        members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted))]
+        refuse_other_settings(step, [member[3] for member in members], settings, partial(self._gather, plan))
+        if all(sealed == state for sealed, state, *_ in members):
+            refuse_other_writes(step, [member[1] for member in members], [member[4] for member in members])
+        return [member[:3] for member in members]
 
     def statement(self) -> verdict.Statement | None:
         """This member's statement for the coordinator when a generation forms.

@@ -195,9 +195,13 @@ class TrainingState:
 
     def versions(self) -> int:
         """A number that changes when torch counts a write to a parameter or a buffer, or a buffer is replaced."""
-        counted = sum(tensor._version for tensor in (*self._parameters, *self.lanes.kept.values()))
+        counted = self.writes() + sum(tensor._version for tensor in self.lanes.kept.values())
         buffers = (tensor for held in self._buffers for tensor in held.values() if tensor is not None)
         return counted + sum(tensor._version + id(tensor) for tensor in buffers)
+
+    def writes(self) -> int:
+        """How often torch has counted a write to a parameter."""
+        return sum(parameter._version for parameter in self._parameters)
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings, such as learning rates, by parameter group."""
