@@ -17,6 +17,7 @@ import torch
 
 from ...core.errors import TrainingError
 from ..session.optimizer_state import access
+from ..worker.main import current
 from . import generators
 from .carried_paths import CarriedPaths, Tracer
 from .copies.copier import Copier
@@ -79,7 +80,9 @@ class Carried:
         self.paths = CarriedPaths(own, sources, self.origins)
         self.values = State()
         self.data: Any = None  # what reads the data; its place in a stream travels, too
-        self.variables = LoopVariables(own, sources["model"], self.origins)
+        worker = current()
+        pulled = () if worker is None else worker.context.spec.pull
+        self.variables = LoopVariables(own, sources["model"], self.origins, pulled)
         self._own = own
         self._model = sources["model"]
         self._objects: dict[str, Any] = {STATE: self.values}

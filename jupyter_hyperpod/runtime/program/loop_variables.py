@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -77,12 +77,20 @@ class Variable:
 
 
 class LoopVariables:
-    """The variables of one session's loops. ``own`` are the ids of what the session carries in other ways."""
+    """The variables of one session's loops.
+
+    ``own`` are the ids of what the session carries in other ways, ``pulled`` names whose values the notebook gets.
+    """
 
     def __init__(
-        self, own: frozenset[int], model: torch.nn.Module | None = None, origins: Origins | None = None
+        self,
+        own: frozenset[int],
+        model: torch.nn.Module | None = None,
+        origins: Origins | None = None,
+        pulled: Iterable[str] = (),
     ) -> None:
         self._own = own
+        self._pulled = frozenset(pulled)
         self._origins = origins or Origins()
         self._made = set[tuple[str, type]]()  # variables, and the kinds of new objects in them that can be made
         self._first: dict[str, bool] = {}  # by variable: whether it held an object that every member has
@@ -115,7 +123,7 @@ class LoopVariables:
                 source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
                 since = min((line for code, line in self._known if code is frame.f_code), default=None)
                 born = self._born.get(frame.f_code, 0)
-                self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since, born))
+                self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since, born, self._pulled))
             self._places.append(self._known[key])
         self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
         self.reads_gradients = members_join and any(place.found.reads_gradients for place in self._places)

@@ -66,11 +66,14 @@ class Carrying:
         return tuple(sorted(self.read - self.local.keys() - self.module.keys()))
 
 
-def carrying(source: str, line: int, since: int | None = None, born: int = 0) -> Carrying:
+def carrying(
+    source: str, line: int, since: int | None = None, born: int = 0, kept: frozenset[str] = frozenset()
+) -> Carrying:
     """What the loops around ``line`` carry to their next turn; nothing where there is no loop, or no Python.
 
     ``since`` is the line of an earlier loop of the same scope: what is bound between the two is carried, too. Loops
-    around the line ``born``, where the session is created, are left out: each member runs these itself.
+    around the line ``born``, where the session is created, are left out: each member runs these itself. ``kept`` are
+    names that are read when the file has run.
     """
     try:
         tree = parsed(source)
@@ -82,7 +85,7 @@ def carrying(source: str, line: int, since: int | None = None, born: int = 0) ->
             scope = node
     around = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
     loops = [node for node in around if not _holds(node, born)]
-    read = set[str]().union(*(loads(node) for node in around if _holds(node, born)))
+    read = kept.union(*(loads(node) for node in around if _holds(node, born)))
     return _Reader(tree, scope).read(loops, line, since, read) if loops else Carrying()
 
 
@@ -109,7 +112,7 @@ class _Reader:
             if isinstance(node, FUNCTIONS):
                 self._functions.setdefault(node.name, []).append(node)
 
-    def read(self, loops: Sequence[ast.stmt], line: int, since: int | None, outside: set[str]) -> Carrying:
+    def read(self, loops: Sequence[ast.stmt], line: int, since: int | None, outside: frozenset[str]) -> Carrying:
         """``loops`` are those around the line, the outermost one first; ``outside``: names that are read outside."""
         loop = loops[0]
         bound = _bound(_within(loop))
