@@ -109,24 +109,23 @@ class Run(Observer):
         self.flag.touch()
 
     def until_event(self, kind: str, count: int = 1, timeout_s: float = 60.0, **wanted: Any) -> None:
-        """Wait for `count` events of one kind whose data hold what is wanted."""
+        """Wait for `count` events of one kind whose data hold what is wanted. Fails where the job ends without."""
 
         def seen() -> bool:
             found = [e for e in self.of_kind(kind) if all(e.data[key] == value for key, value in wanted.items())]
-            return len(found) >= count or self.ended
+            return len(found) >= count
 
-        self.until(seen, timeout_s)
+        self._until_seen(seen, timeout_s)
 
     def until_world(self, size: int, timeout_s: float = 60.0) -> None:
-        """Wait for a step committed by `size` members."""
+        """Wait for a step committed by `size` members. Fails where the job ends without."""
         began = len(self.of_kind("step.committed"))
-        self.until(
-            lambda: any(e.data["world_size"] == size for e in self.of_kind("step.committed")[began:]) or self.ended,
-            timeout_s,
+        self._until_seen(
+            lambda: any(e.data["world_size"] == size for e in self.of_kind("step.committed")[began:]), timeout_s
         )
 
     def until_made_good(self, losses: int, size: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many members were lost, and `size` others have committed a step without them."""
+        """Wait until `losses` members were lost, and `size` others have committed a step. See `until_event`."""
 
         def made_good() -> bool:
             lost = {event.data["member"] for event in self.of_kind("member.lost")}
@@ -137,9 +136,13 @@ class Run(Observer):
                 and lost.isdisjoint(member["member"] for member in event.data["members"])
             }
             committed = (event.data["generation"] in whole for event in self.of_kind("step.committed"))
-            return self.ended or (len(lost) >= losses and any(committed))
+            return len(lost) >= losses and any(committed)
 
-        self.until(made_good, timeout_s)
+        self._until_seen(made_good, timeout_s)
+
+    def _until_seen(self, seen: Callable[[], bool], timeout_s: float) -> None:
+        self.until(lambda: seen() or self.ended, timeout_s)
+        assert seen(), f"the job ended before it was seen: {self.story()}"
 
     @property
     def ended(self) -> bool:
