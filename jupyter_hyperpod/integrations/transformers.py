@@ -21,6 +21,7 @@ from ..runtime.checkpoint.store import Checkpoint
 from ..runtime.program.own_files import is_own_class
 from ..runtime.session.loop import Step
 from ..runtime.session.session import Session
+from .best_checkpoint import BestCheckpoint, refuse_temporary
 from .one_process import hide_torchrun, micro_batch_of
 from .refusals import refuse_arguments
 from .trainer_state import TrainerProgress
@@ -91,6 +92,7 @@ class Trainer(transformers.Trainer):
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Write a checkpoint on rank 0; the others note what it would say of the best one."""
+        self._best.saved()
         if self._is_main:
             super()._save_checkpoint(model, trial)
         elif self.state.best_global_step == self.state.global_step:
@@ -105,6 +107,8 @@ class Trainer(transformers.Trainer):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         refuse_arguments(self, resume_from_checkpoint, trial)
+        refuse_temporary(self.args)
+        self._best = BestCheckpoint(self.args)
         loader = self._loader()
         epochs, per_epoch, _, samples, _, _, total = self.set_initial_training_values(self.args, loader)
         self._init_training_state(total, per_epoch, epochs, None, None)
@@ -196,6 +200,7 @@ class Trainer(transformers.Trainer):
             begin()
         self._rate = self._get_learning_rate()
         progress.loss_sum += step.run(self._loss)
+        self._best.look()
         self.control = handler.on_optimizer_step(args, self.state, self.control)
         self.state.global_step += 1
         self.state.epoch = epoch + (self.state.global_step - epoch * per_epoch) / per_epoch
@@ -242,6 +247,7 @@ class Trainer(transformers.Trainer):
         metrics = speed_metrics("train", began_s, num_samples=math.ceil(samples), num_steps=steps)
         self.log(metrics | {"train_loss": loss})
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._best.wait_for(self.state.best_model_checkpoint)
             self._load_best_model()
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self.is_in_train = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ import pytest
 import torch
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.errors import SpecError, TrainingError
+from jupyter_hyperpod.system.addresses import SOCKETS_ONLY_VARIABLE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from transformers import TrainerCallback
 
+    from jupyter_hyperpod.integrations.best_checkpoint import BestCheckpoint, refuse_temporary
     from jupyter_hyperpod.integrations.transformers import Trainer, TrainingArguments
 from jupyter_hyperpod.integrations.one_process import micro_batch_of
 
@@ -89,6 +93,39 @@ def test_its_own_checkpoints_are_refused_with_what_to_write(tmp_path: Path) -> N
     first.train()
     with pytest.raises(SpecError, match=r"Trainer\(\.\.\., checkpoint="):
         trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+
+
+def test_the_best_model_is_not_loaded_from_a_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each member of a job would have another one; outside a job there is one member."""
+    top = tempfile.gettempdir()
+    for made, is_refused in ((f"{top}/tmpab_12xyz/model", True), (f"{top}/runs/model", False)):
+        arguments = TrainingArguments(output_dir=made, **BEST)
+        refuse_temporary(arguments)
+        with monkeypatch.context() as within:
+            within.setattr("jupyter_hyperpod.integrations.best_checkpoint.members_join", lambda: True)
+            if is_refused:
+                with pytest.raises(SpecError, match=f"{made}.*is a temporary folder, which each member has for itself"):
+                    refuse_temporary(arguments)
+            refuse_temporary(TrainingArguments(output_dir=made))
+            within.setenv(SOCKETS_ONLY_VARIABLE, "1")  # nodes are machines, and each has a folder for temporary files
+            with pytest.raises(SpecError, match="is a temporary folder"):
+                refuse_temporary(arguments)
+
+
+def test_a_member_that_does_not_see_what_rank_0_writes_says_so(tmp_path: Path) -> None:
+    best = BestCheckpoint(TrainingArguments(output_dir=str(tmp_path / "runs"), **BEST), patience_s=0.0)
+    best.look()
+    best.saved()
+    with pytest.raises(TrainingError, match=f"sees none there after 0 s.*{re.escape('output_dir=...')}"):
+        best.look()
+    with pytest.raises(TrainingError, match="checkpoint-3"):
+        best.wait_for(str(tmp_path / "runs" / "checkpoint-3"))
+    (tmp_path / "runs" / "checkpoint-3").mkdir(parents=True)
+    best.look()
+    best.wait_for(str(tmp_path / "runs" / "checkpoint-3"))
 
 
 def test_it_continues_from_a_checkpoint_of_the_session(tmp_path: Path) -> None:

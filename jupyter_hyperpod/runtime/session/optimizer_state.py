@@ -27,6 +27,7 @@ from .turns import AnyOptimizer, is_scheduler, load_scheduler, ones, state_of_sc
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
+_GIVES: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # objects of libraries whose `state_dict` returns, or not
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)  # cannot travel
 CHILDREN = "children"  # beside the state of a generator of numpy, how many generators were made of it
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -77,6 +78,23 @@ def _inherits_state(value: Any) -> bool:
     return not is_own_class(giver) and giver.__module__.partition(".")[0] != "torch"
 
 
+def _gives_state(value: Any) -> bool:
+    """Whether `state_dict` returns. That of a loader of accelerate fails unless accelerate was told to keep it."""
+    if isinstance(value, torch.nn.Module) or is_scheduler(value):
+        return True
+    with suppress(TypeError):  # no weak reference, or no hash
+        if (known := _GIVES.get(value)) is not None:
+            return known
+    try:
+        value.state_dict()
+        gives = True
+    except Exception:
+        gives = False
+    with suppress(TypeError):
+        _GIVES[value] = gives
+    return gives
+
+
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
     how = None if type(value) in _NO_GENERATOR or has_state(value) else access(value)
@@ -92,7 +110,7 @@ def access(value: Any) -> Access | None:
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, torch.optim.Optimizer):
         return _optimizer_state, _set_optimizer
-    if has_state(value) and not _inherits_state(value):
+    if has_state(value) and not _inherits_state(value) and _gives_state(value):
         return state_of_scheduler if is_scheduler(value) else (lambda v: v.state_dict()), _load_state
     if isinstance(value, torch.Generator):
         return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
