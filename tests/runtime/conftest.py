@@ -117,12 +117,18 @@ class Run(Observer):
 
         self._until_seen(seen, timeout_s)
 
-    def until_world(self, size: int, timeout_s: float = 60.0) -> None:
-        """Wait for a step committed by `size` members. Fails where the job ends without."""
+    def until_world(self, size: int, timeout_s: float = 60.0, or_ended: bool = False) -> None:
+        """Wait for a step committed by `size` members. Fails where the job ends without, unless ``or_ended``."""
         began = len(self.of_kind("step.committed"))
-        self._until_seen(
-            lambda: any(e.data["world_size"] == size for e in self.of_kind("step.committed")[began:]), timeout_s
-        )
+
+        def seen() -> bool:
+            return (
+                or_ended
+                and self.ended
+                or any(e.data["world_size"] == size for e in self.of_kind("step.committed")[began:])
+            )
+
+        self._until_seen(seen, timeout_s)
 
     def until_made_good(self, losses: int, size: int, timeout_s: float = 60.0) -> None:
         """Wait until `losses` members were lost, and `size` others have committed a step. See `until_event`."""

@@ -66,10 +66,10 @@ def program(name: str) -> str:
 
 
 def grow(run: Run) -> None:
-    """A third member joins; the job does not wait any more once it has taken part in a step."""
+    """A third member joins; the job does not wait any more once it has taken part in a step, or stopped the job."""
     run.until_step(22)
     run.scale(3)
-    run.until_world(3)
+    run.until_world(3, or_ended=True)
     run.full_speed()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...core.errors import TrainingError
 from ..session.checksum import ChecksummedTensors, fold
 from ..session.state import TrainingState
+from .analysis.applying import reads_cell
 
 CAREFUL_STEPS = 3  # whose states are compared by checksums: torch does not count what is written through .data
 REFUSED = (
@@ -29,10 +30,11 @@ class Observed:
     versions: int
     settings: list[dict[str, Any]]
     checksum: int | None
+    momenta: tuple[Any, ...] = ()
 
     def same_settings(self, other: Observed) -> bool:
-        """Whether the optimizer has the same settings, to the bit."""
-        return plain_settings(self.settings) == plain_settings(other.settings)
+        """Whether the optimizer has the same settings, to the bit, and running statistics the same momenta."""
+        return self.momenta == other.momenta and plain_settings(self.settings) == plain_settings(other.settings)
 
     def same(self, other: Observed) -> bool:
         """Whether nothing has changed."""
@@ -53,6 +55,7 @@ class Between:
         self._watched = ChecksummedTensors([])
         self._is_new = False  # a step was applied since the cell was between two steps
         self._prepared = False  # the cell changed something before the step that runs, or ran last
+        self._asked: tuple[frozenset[str], list[int], bool] | None = None  # `reads_cell` of these names and hooks
         self._writes_before: int | None = None
         self.writes: int | None = None  # to parameters, by the cell since the last step was applied; None: not known
         self.repeatable = 0
@@ -66,7 +69,7 @@ class Between:
     def reached(self) -> None:
         """The cell is between two steps: it has done what follows a step."""
         before, self._seen = self._seen, self._look()
-        alone = before is not None and before.same(self._seen) and not self._state.watch.is_stepped_by_program
+        alone = before is not None and before.same(self._seen) and not self._reads_cell()
         if self._is_new:
             self.repeatable = self.repeatable + 1 if alone and not self._prepared else 0
             self._is_new = self._prepared = False
@@ -92,12 +95,19 @@ class Between:
         self._seen, self.repeatable, self._prepared = None, 0, False
         self._writes_before = self.writes = None
 
+    def _reads_cell(self) -> bool:
+        """Whether a step of the optimizer reads what the cell changes, or the cell steps it."""
+        changed, counts = self._state.carried.variables.changed, self._state.watch.hooks
+        if self._asked is None or self._asked[0] != changed or self._asked[1] != counts:
+            self._asked = changed, counts, reads_cell(*self._state.stepped, changed)
+        return self._asked[2] or self._state.watch.is_stepped_by_program
+
     def _look(self) -> Observed:
         found = None
         self._watched = self._watched.of(list(self._state.trained().values()) if self._careful else [])
         if self._careful:
             found = fold(self._watched.checksums())
-        return Observed(self._state.versions(), self._state.settings(), found)
+        return Observed(self._state.versions(), self._state.settings(), found, self._state.momenta())
 
 
 def plain_settings(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ _ADVICE = (
 )
 SETTINGS = (
     "step {step}: members have other settings of the optimizer: {named}. The cell has set them by what only some "
-    f"members saw, such as a sample in the loss function. {_ADVICE}"
+    f"members saw, such as a sample in the loss function{{joined}}. {_ADVICE}"
 )
 WRITES = (
     "step {step}: members have other weights, and the cell has written to them a different number of times since the "
@@ -49,14 +49,21 @@ def described(settings: Settings) -> dict[str, str]:
     }
 
 
-def refuse_other_settings(step: int, numbers: Sequence[int], settings: Settings, gather: Gather) -> None:
-    """Raise TrainingError where the ``numbers`` of the members' settings differ, with what differs. Raises Regroup."""
+def refuse_other_settings(
+    step: int, numbers: Sequence[int], settings: Settings, gather: Gather, joined: Sequence[int | None]
+) -> None:
+    """Raise TrainingError where the ``numbers`` of the members' settings differ, with what differs. Raises Regroup.
+
+    ``joined``: the steps after which members have joined, by rank; None for those that were there from the beginning.
+    """
     if len(set(numbers)) == 1:
         return
     own = _as_octets(settings)
     most = max(int.from_bytes(length, "big") for length in gather(len(own).to_bytes(_SIZE, "big")))
     members = [json.loads(octets) for octets in gather(own.ljust(most))]
-    raise TrainingError(SETTINGS.format(step=step, named=_differing(members)))
+    later = [f"rank {rank} joined after step {after}" for rank, after in enumerate(joined) if after is not None]
+    said = f", or by what the cell did before a member joined: {few(later)}" if later else ""
+    raise TrainingError(SETTINGS.format(step=step, named=_differing(members), joined=said))
 
 
 def refuse_other_writes(step: int, states: Sequence[int], writes: Sequence[int]) -> None:

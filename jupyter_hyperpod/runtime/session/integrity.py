@@ -143,7 +143,9 @@ class Integrity:
         own = self._group.combined((*numbers, number_of(settings)))
         counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes
         members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted))]
-        refuse_other_settings(step, [member[3] for member in members], settings, partial(self._gather, plan))
+        refuse_other_settings(
+            step, [member[3] for member in members], settings, partial(self._gather, plan), plan.joined
+        )
         if all(sealed == state for sealed, state, *_ in members):
             refuse_other_writes(step, [member[1] for member in members], [member[4] for member in members])
         return [member[:3] for member in members]

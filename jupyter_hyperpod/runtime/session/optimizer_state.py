@@ -289,6 +289,12 @@ class OptimizerWatch:
                 _HOOKS[one] = one.register_step_pre_hook(self._refuse_own_step)
         self._hooks = [_HOOKS[one] for one in ones(self._optimizer) if one in _HOOKS]
 
+    @property
+    def hooks(self) -> list[int]:
+        """The number of hooks of each optimizer."""
+        kinds = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+        return [len(getattr(one, kind, ())) for one in ones(self._optimizer) for kind in kinds]
+
     def release(self) -> None:
         """The session has ended: the program may step the optimizer again."""
         for hook in self._hooks:

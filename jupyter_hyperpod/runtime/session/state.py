@@ -68,6 +68,7 @@ class TrainingState:
         self._parameters = parameters
         # listed once: walking the modules at each step would cost
         self._buffers = [module._buffers for module in model.modules() if module._buffers]
+        self._with_momentum = [module for module in model.modules() if hasattr(module, "momentum")]
         self.step_guard = step_guard
         self.carried = carried
         self.lanes = lanes or LaneStore(0)
@@ -202,6 +203,15 @@ class TrainingState:
     def writes(self) -> int:
         """How often torch has counted a write to a parameter."""
         return sum(parameter._version for parameter in self._parameters)
+
+    def momenta(self) -> tuple[Any, ...]:
+        """The momenta of running statistics."""
+        return tuple(module.momentum for module in self._with_momentum)
+
+    @property
+    def stepped(self) -> tuple[list[Any], list[Any]]:
+        """The optimizers and the schedulers that a step may step."""
+        return ones(self.optimizer), ones(self._scheduler) if self._scheduler is not None else []
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings, such as learning rates, by parameter group."""
