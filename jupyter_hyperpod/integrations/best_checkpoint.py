@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from ..core.errors import SpecError, TrainingError
+from ..runtime.program.own_files import is_made_by_tempfile
 from ..runtime.program.rehearsal import members_join
 from ..system.addresses import SOCKETS_ONLY_VARIABLE
 
 PATIENCE_S = 120.0  # network file systems show a new folder to other machines late
-_MADE = re.compile(r"tmp[a-z0-9_]{8}")  # tempfile's name for a folder that nobody else has
 TEMPORARY = (
     "TrainingArguments(output_dir={folder!r}) is a temporary folder, which each member has for itself, and "
     "load_best_model_at_end=True loads rank 0's best checkpoint from it on every member. Name a folder that all nodes "
@@ -32,11 +31,8 @@ def refuse_temporary(args: TrainingArguments) -> None:
     """Raise SpecError where the best checkpoint would be loaded from a folder that other members do not have."""
     if not args.load_best_model_at_end or not members_join() or args.output_dir is None:
         return
-    top = Path(tempfile.gettempdir()).resolve()
-    folder = Path(args.output_dir).resolve()
-    if top not in folder.parents:
-        return
-    if os.environ.get(SOCKETS_ONLY_VARIABLE) or any(_MADE.fullmatch(part) for part in folder.relative_to(top).parts):
+    is_below = Path(tempfile.gettempdir()).resolve() in Path(args.output_dir).resolve().parents
+    if is_made_by_tempfile(args.output_dir) or (is_below and os.environ.get(SOCKETS_ONLY_VARIABLE)):
         raise SpecError(TEMPORARY.format(folder=args.output_dir))
 
 

@@ -67,3 +67,63 @@ def test_what_is_only_written_there_is_left_alone(below_tmp: Path, monkeypatch: 
     path = below_tmp / "cell.py"
     path.write_text(text.replace("FOLDER", str(below_tmp)).replace("refused: NAME in line 21", "harmless"))
     assert rehearse(path) == Rehearsed("harmless", False, "", 0, "", True)
+
+
+MAPPED = """# refused: NAME in line LINE
+import tempfile
+
+import numpy
+import torch
+
+import jupyter_hyperpod as hp
+
+torch.manual_seed(0)
+rows = numpy.memmap(FILE, dtype="float32", mode="w+", shape=(32, 4))
+rows[:] = torch.randn(32, 4).numpy()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.tensor(row), torch.randn(1)) for row in rows]
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return torch.tensor(rows[index]), torch.ones(1)
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) * WEIGHT
+
+
+with hp.Session(model, optimizer, DATA, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        AFTER
+print("kept", loss.hex())
+"""
+NEW_FILE = "tempfile.NamedTemporaryFile().name"
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "weight", "after", "line", "sentence"),
+    [
+        ("FILE", "Rows()", "1.0", "pass", 22, "mode='w+', which empties it"),
+        ("FILE", "data", "(1 + float(rows[0, 0]))", "rows[0, 0] += 0.01 * loss", 32, "mode='w+', which empties it"),
+        (NEW_FILE, "data", "(1 + float(rows[0, 0]))", "rows[0, 0] += 0.01 * loss", 32, "a memmap, which a member"),
+        (NEW_FILE, "Rows()", "1.0", "pass", 0, ""),
+    ],
+    ids=["the data set reads it", "the loop writes to it", "the loop writes to its own", "a file of one process"],
+)
+def test_a_file_in_memory_that_each_member_empties(
+    file: str, data: str, weight: str, after: str, line: int, sentence: str, tmp_path: Path
+) -> None:
+    text = MAPPED.replace("FILE", f'"{tmp_path}/rows.dat"' if file == "FILE" else file)
+    text = text.replace("DATA", data).replace("WEIGHT", weight).replace("AFTER", after)
+    head = f"refused: rows in line {line}" if line else "harmless"
+    path = tmp_path / "cell.py"
+    path.write_text(text.replace("refused: NAME in line LINE", head))
+    found = rehearse(path)
+    assert sentence in found.sentence and (found.named or not line), found
+    assert line or found == Rehearsed("harmless", False, "", 0, "", True), found

@@ -176,8 +176,9 @@ def test_what_changed_late_is_in_checkpoints(
     run.until_step(22)
     for pid in [run.worker_pid(rank) for rank in range(2)]:
         os.kill(pid, signal.SIGKILL)  # by their pids: a spare takes a rank within milliseconds
-    run.until_made_good(losses=2, size=2)
-    run.full_speed()
+    if state == "succeeded":
+        run.until_made_good(losses=2, size=2)
+        run.full_speed()
     view = run.finish(state)
     assert run.of_kind("checkpoint.loaded"), run.story()
     if state == "succeeded":
@@ -413,7 +414,8 @@ def test_a_job_of_one_member_is_warned_of_it_and_again_when_a_second_one_joins(j
     if read in READS:
         assert run.view["state"] == "succeeded", run.story()
     else:
-        assert run.view["state"] == "failed" and "differ in the state after step" in run.view["reason"], run.story()
+        assert run.view["state"] == "failed", run.story()
+        assert "other settings of the optimizer: weight_decay is 0.5 on rank" in run.view["reason"], run.story()
 
 
 OF_STEP = """

@@ -26,7 +26,8 @@ from .analysis.source import NO_LINE, Program
 from .carried import Carried
 from .carried_paths import resolved, short
 from .frames import callers
-from .heap import Heap, hooks_of, names_of
+from .functions import names_of
+from .heap import Heap, hooks_of
 from .late import LateChanges, is_covered
 from .own_files import is_own_class
 from .walk import Noted, Path, Walk

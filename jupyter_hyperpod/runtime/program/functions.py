@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 from .value_kinds import PLAIN
@@ -92,3 +92,10 @@ def _named(module: str, name: str) -> Any:
         return reduce(getattr, name.split("."), sys.modules[module])
     except (KeyError, AttributeError):
         return None
+
+
+@lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> frozenset[str]:
+    """The names that a function and those inside it mention."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(code.co_names).union(*map(names_of, inner))

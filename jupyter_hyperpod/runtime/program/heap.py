@@ -26,8 +26,11 @@ from ..comm.state_codec import is_array
 from ..process_settings import SETTINGS
 from ..session.optimizer_state import access
 from . import readings
+from .analysis.emptied_files import KIND as EMPTIED
+from .analysis.emptied_files import is_emptied
 from .analysis.parsing import attributes_set
 from .frames import callers, is_ours
+from .functions import names_of
 from .own_files import is_own_class, is_own_file
 from .value_kinds import PLAIN, State, has_attributes, held_by
 from .walk import REGISTERED, Noted, Path, Visit, Walk
@@ -169,7 +172,7 @@ class Heap:
                 held.append(_step(one, value.requires_grad, "attr", "requires_grad", "requires_grad"))
             return held + ([_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else [])
         if is_array(value) or isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ())):
-            _note(walk, one, readings.of_array(value))
+            _note(walk, one, readings.of_array(value), EMPTIED if is_emptied(value) else "value")
             return []
         if isinstance(value, torch.nn.Module):
             _note_hooks(walk, one)
@@ -390,10 +393,3 @@ def _of_function(one: Visit) -> Iterator[Visit]:
     for name in sorted(names_of(value.__code__)):
         if name in named and not name.startswith("__"):
             yield Visit(named[name], (("global", (module, name)),), id(named), name, name)
-
-
-@functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType) -> frozenset[str]:
-    """The names that a function and those inside it mention."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return frozenset(code.co_names).union(*map(names_of, inner))

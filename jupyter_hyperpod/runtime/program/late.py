@@ -16,6 +16,7 @@ from ...core.errors import TrainingError
 from ...core.units import few
 from ..process_settings import SETTINGS
 from . import readings
+from .analysis.emptied_files import refuse_emptied
 from .analysis.reads import Flow
 from .analysis.source import Program
 from .carried import Carried
@@ -63,8 +64,12 @@ class LateChanges:
         self._has_begun = False
 
     def begin(self, walk: Walk) -> None:
-        """The first step comes: what this walk has found, each member has. Only the first call matters."""
+        """The first step comes: what this walk has found, each member has. Only the first call matters.
+
+        Raises TrainingError for a file that each member empties.
+        """
         if not self._has_begun:
+            refuse_emptied(walk)
             self._has_begun = True
             self._origins.note(walk)
 

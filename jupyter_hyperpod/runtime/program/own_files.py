@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
 from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 _FOREIGN = tuple(
     {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
 )
 
-
+_MADE = re.compile(r"tmp[a-z0-9_]{8}")
 FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list", "builtins.set", "collections.deque")
 
 
@@ -19,6 +22,13 @@ FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list",
 def is_own_file(path: str) -> bool:
     """Whether a source file is the person's own."""
     return not path.startswith((*_FOREIGN, "<frozen"))
+
+
+def is_made_by_tempfile(path: str) -> bool:
+    """Whether a path leads into a temporary folder, or a file, of a name that `tempfile` has made for one process."""
+    top, whole = (Path(one).resolve() for one in (tempfile.gettempdir(), path))
+    parts = whole.relative_to(top).parts if top in whole.parents else ()
+    return any(_MADE.fullmatch(part.partition(".")[0]) for part in parts)
 
 
 def file_of(kind: type) -> str:

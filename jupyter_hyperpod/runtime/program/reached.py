@@ -18,7 +18,7 @@ from ..comm import state_codec
 from .copies.copier import Copier
 from .copies.forms import SKIPPED
 from .copies.pandas_state import is_table
-from .heap import names_of
+from .functions import names_of
 from .own_files import is_own_file
 from .value_kinds import State, Unfit, has_attributes, held_by
 

@@ -227,7 +227,12 @@ def has_memory(value: Any) -> bool:
     """
     if isinstance(value, torch.Tensor):
         return value.layout not in SPARSE
-    return type(value) in (array, bytearray) or (is_array(value) and not hasattr(value, "mask"))
+    return type(value) in (array, bytearray) or (is_array(value) and not hasattr(value, "mask") and not _is_file(value))
+
+
+def _is_file(value: Any) -> bool:
+    """Whether an array is the memory of a file, so that all members would write to it."""
+    return getattr(value, "mode", "") in ("r+", "w+")
 
 
 def copy_memory(value: Any, before: Any) -> Any:

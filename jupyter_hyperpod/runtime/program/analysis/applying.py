@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..functions import names_of
 from ..own_files import is_own_file
 
 PRODUCT = __name__.partition(".")[0]  # whose own hooks are not the cell's
@@ -23,7 +24,7 @@ _DEEPEST = 4
 def reads_cell(optimizers: Collection[Any], schedulers: Collection[Any], changed: Collection[str]) -> bool:
     """Whether stepping them may run a function of the cell that mentions one of the names ``changed`` by its loops."""
     functions = [function for one in (*optimizers, *schedulers) for function in _functions(one, _DEEPEST)]
-    return any(not names_of(function.__code__).isdisjoint(changed) for function in functions)
+    return any(not _mentioned(function).isdisjoint(changed) for function in functions)
 
 
 def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
@@ -60,6 +61,11 @@ def _of_object(value: Any, depth: int) -> Iterator[types.FunctionType]:
                 yield from _functions(one, depth - 1)
 
 
+def _mentioned(function: types.FunctionType) -> frozenset[str]:
+    """Names of variables, attributes, and cells of the function's closure."""
+    return names_of(function.__code__).union(function.__code__.co_freevars)
+
+
 def _is_of_cell(function: types.FunctionType) -> bool:
     return function.__module__.partition(".")[0] != PRODUCT and is_own_file(function.__code__.co_filename)
 
@@ -69,10 +75,3 @@ def _is_bound(cell: types.CellType) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
-
-
-@functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType) -> frozenset[str]:
-    """The names that a function and those inside it mention, as variables, attributes, or cells of a closure."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return frozenset((*code.co_names, *code.co_freevars)).union(*map(names_of, inner))
