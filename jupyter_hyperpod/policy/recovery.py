@@ -175,6 +175,13 @@ def left_alone(reports: Sequence[MemberState]) -> Decision[tuple[int, ...]]:
     return Decision(partial, LEFT_ALONE if partial else "")
 
 
+def stand_aside(reports: Sequence[MemberState], plan: RecoveryPlan) -> bool:
+    """Whether the members' cells are not between two steps: nobody can give a newcomer what belongs to such a place."""
+    if plan.load is not None:
+        return any(report.aside for report in reports)
+    return reports[plan.donors[0]].aside
+
+
 def _reach(donor: MemberState, waiting: bool) -> int:
     """The number of steps that the donor's reduced gradients bring a member forward."""
     return min(donor.history, donor.repeatable) if waiting else donor.history

@@ -5,12 +5,14 @@ before it, too, once samples have been thinned: they count, but only the kept on
 
 A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had to
 finish the step without it. Then both records must have the same loss, to the last bit, and each record must name every
-micro-batch exactly once. Records that a member writes after it was fenced do not count.
+micro-batch exactly once. Where the cell itself has gone back to a checkpoint, later steps are other ones. Records that
+a member writes after it was fenced do not count.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,8 +68,19 @@ class _Session:
     losses: dict[int, str]
     first: int = 1
     miscounted: int = 0
-    thinned: int = 0  # steps for which the records of others stand
     begins: dict[int, int] = field(default_factory=dict)  # step -> the first step for which its record stands
+    counted: dict[int, int] = field(default_factory=dict)  # step -> micro-batches of its record, and of those before
+
+    @property
+    def thinned(self) -> int:
+        """Steps for which the records of others stand."""
+        return sum(step - first for step, first in self.begins.items())
+
+    def go_back(self, step: int) -> None:
+        """The cell has gone back to the checkpoint of a step: it computes later ones once more, perhaps otherwise."""
+        for kept in (self.losses, self.begins, self.counted):
+            for later in [one for one in kept if one > step]:
+                del kept[later]
 
     def check(self, event: Event, assignment: Assignment) -> list[str]:
         data = event.data
@@ -85,7 +98,7 @@ class _Session:
         self.miscounted += len(missing) + len(unknown) + sum(count[leaf] - 1 for leaf in twice)
         if step not in self.losses:
             self.begins[step] = step - data.get("steps", 1) + 1
-            self.thinned += step - self.begins[step]
+            self.counted[step] = sum(count.values()) * data.get("steps", 1)
         known = self.losses.setdefault(step, data["loss_hex"])
         if known != data["loss_hex"]:
             found.append(f"{self.name}step {step} was committed with loss {known} and again with {data['loss_hex']}")
@@ -111,18 +124,20 @@ def audit(events: Iterable[Event]) -> Audit:
     loaded = _loaded_steps(ordered)
     sessions: dict[int, _Session] = {}
     problems: list[str] = []
-    micro_batches = 0
     owners: set[str] = set()
+    repeated = 0
+    back = deque(event for event in ordered if event.kind == "checkpoint.loaded" and event.data.get("asked"))
     for event, assignment in assignments(commits):
+        _go_back(sessions, back, event.time_s)
         index = event.data.get("session", 1)
         if index not in sessions:
             about = opened[index - 1].data if index <= len(opened) else {}
             name = f"session {index}: " if len(opened) > 1 else ""
             sessions[index] = _Session(name, about.get("micro_batches"), {}, loaded.get(index, 0) + 1)
-        if event.data["step"] not in sessions[index].losses:
-            micro_batches += sum(len(leaves) for _, leaves in assignment) * event.data.get("steps", 1)
+        repeated += event.data["step"] in sessions[index].losses
         owners |= {owner for owner, _ in assignment}
         problems += sessions[index].check(event, assignment)
+    _go_back(sessions, back, math.inf)
     for session in sessions.values():
         problems += session.gaps()
     for index, event in enumerate(closed, start=1):
@@ -133,14 +148,22 @@ def audit(events: Iterable[Event]) -> Audit:
     return Audit(
         sessions=len(sessions),
         steps=steps,
-        micro_batches=micro_batches,
+        micro_batches=sum(sum(session.counted.values()) for session in sessions.values()),
         redone=sum(event.data["redone"] for event in commits),
-        repeated=len(commits) - sum(len(session.losses) for session in sessions.values()),
+        repeated=repeated,
         miscounted=sum(session.miscounted for session in sessions.values()),
         members=len(owners),
         digest=str(closed[-1].data["digest"]) if closed else "",
         problems=tuple(problems[:PROBLEMS_KEPT]),
     )
+
+
+def _go_back(sessions: dict[int, _Session], back: deque[Event], before_s: float) -> None:
+    """Let sessions go back as their cells have before that time."""
+    while back and back[0].time_s < before_s:
+        data = back.popleft().data
+        if (session := sessions.get(data.get("session", 1))) is not None:
+            session.go_back(data["step"])
 
 
 def assignments(commits: Iterable[Event]) -> Iterator[tuple[Event, Assignment]]:

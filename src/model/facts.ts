@@ -145,6 +145,8 @@ export interface IFacts {
     step: number;
     path: string;
     took_s: number;
+    session?: number;
+    asked?: boolean;
   };
   'checkpoint.refused': {
     path: string;

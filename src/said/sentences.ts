@@ -131,7 +131,7 @@ export const SENTENCES: readonly string[] = [
   "only 1 member would be left without newcomers",
   "only %1 members would be left without newcomers",
   "the others go on without them",
-  "the members evaluate: newcomers join when the next step begins",
+  "the cell is not between two steps: newcomers join when the next one begins",
   "%1 is preempted while it stands by",
   "%1 is preempted: rank %2 has %3 s to leave",
   "%1 stands by: %2",

@@ -188,6 +188,31 @@ def test_all_members_go_back_to_a_checkpoint(job: Submit, reference: Run, tmp_pa
     run.same_as(reference)
 
 
+# as a run after a spike: it goes back, and goes on with half the rate; rank 1 is lost as it begins to go back
+HALVED = DURABLE.replace(
+    "        session.log(loss=loss)\n",
+    "        session.log(loss=loss)\n"
+    "        if step.number == 10 and not back:\n"
+    "            if session.rank == 1: os.kill(os.getpid(), 9)\n"
+    "            back.append(session.restore())\n"
+    "            scheduler.base_lrs = [rate * 0.5 for rate in scheduler.base_lrs]\n"
+    "            optimizer.param_groups[0]['lr'] *= 0.5\n",
+).replace("settings = dict(", "back = []\nsettings = dict(")
+
+
+def test_a_member_that_joins_while_the_others_go_back_does_not_miss_what_follows(job: Submit, tmp_path: Path) -> None:
+    undisturbed = job(HALVED, nodes=1, env=environment(tmp_path / "alone", every=3))
+    undisturbed.finish()
+    run = job(HALVED, nodes=2, spares=1, env=environment(tmp_path / "run", every=3))
+    run.finish()
+    assert run.of_kind("member.lost"), run.story()
+    assert [e.data["asked"] for e in run.of_kind("checkpoint.loaded")] == [True]
+    assert [data["step"] for data in (e.data for e in run.of_kind("step.committed")) if data["world_size"] == 2][
+        -1
+    ] == STEPS
+    run.same_as(undisturbed)
+
+
 def test_a_member_that_does_not_go_back_with_the_others_fails_the_job(job: Submit, tmp_path: Path) -> None:
     source = GOING_BACK.replace("LATEST", "None").replace("and not back", "and not back and session.rank != 1")
     run = job(source, nodes=2, spares=0, env=environment(tmp_path / "run", every=3))

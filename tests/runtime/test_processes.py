@@ -233,6 +233,16 @@ def test_what_a_member_commits_after_it_was_fenced_does_not_count() -> None:
     assert not audit([OPENED, *GOOD, lost, other, closed()]).sound
 
 
+def test_a_cell_that_goes_back_to_a_checkpoint_computes_other_steps() -> None:
+    back = Event("c", 8, 3.5, "checkpoint.loaded", {"step": 1, "session": 1, "asked": True})
+    others = [commit(step, [[0, 1], [2, 3]], "0x1p5", seq=step + 2) for step in (2, 3)]
+    found = audit([OPENED, *GOOD, back, *others, closed()])
+    assert found.sound and (found.steps, found.micro_batches, found.repeated) == (3, 12, 0)
+    assert audit([OPENED, *GOOD, back, closed(1)]).sound, "it may end there"
+    fault = replace(back, data=back.data | {"asked": False})
+    assert "was committed with loss" in audit([OPENED, *GOOD, fault, *others, closed()]).problems[0]
+
+
 @pytest.mark.parametrize(
     ("events", "problem"),
     [

@@ -97,7 +97,8 @@ class CheckpointTracker:
         if self._loaded_in != self._state.generation:
             self._loaded_in = self._state.generation
             about = {"step": loaded.step, "path": loaded.path, "took_s": loaded.took_s}
-            yield WriteEvent("checkpoint.loaded", about | {"session": self._state.session_index})
+            asked, self._state.goes_back = self._state.goes_back, False
+            yield WriteEvent("checkpoint.loaded", about | {"session": self._state.session_index, "asked": asked})
 
     def say_interval(self, member: Member) -> Actions:
         """Tell rank 0 how often to save, where the session leaves that to be decided here."""

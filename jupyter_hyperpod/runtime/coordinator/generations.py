@@ -257,6 +257,7 @@ class Generations:
         """The members have given their state up; newcomers that hold a copy of it begin again."""
         self._joining.give_up()
         self._state.repeated.forget()
+        self._state.goes_back = True
         for newcomer in self._state.roster.newcomers():
             if newcomer.snapshot is not None:
                 yield ReleaseMember(newcomer, begins_again=True)
@@ -296,15 +297,15 @@ class Generations:
         micro_batches = growth.count_at(state.batches, first) if state.batches else state.session.micro_batches
         decision = recovery.plan(reports, micro_batches)
         plan = decision.value
-        if reports[plan.donors[0]].aside and (early := [m for m in members if m.report and m.report.waiting]):
+        if recovery.stand_aside(reports, plan) and (early := [m for m in members if m.report and m.report.waiting]):
             for member in early:
                 yield ReleaseMember(member, begins_again=True)
-            yield BeginGeneration("the members evaluate: newcomers join when the next step begins")
+            yield BeginGeneration("the cell is not between two steps: newcomers join when the next one begins")
             return
         state.roster.seat(plan.step)
-        is_held = any(report.step is not None for report in reports)
-        self._checkpoints.state_found(plan, is_held)
-        if not is_held and plan.load is None:
+        held = is_held(reports)
+        self._checkpoints.state_found(plan, held)
+        if not held and plan.load is None:
             yield from state.repeated.begins_again(state.session_step)
         value = {"step": plan.step, "shares": [len(share) for share in plan.shares]}
         yield Decide("recovery", value, decision.reason)
@@ -354,3 +355,8 @@ def _free_port() -> int:
     """A TCP port on loopback that was free a moment ago, for the person's own process group."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def is_held(reports: Sequence[recovery.MemberState]) -> bool:
+    """Whether a member has the training state."""
+    return any(report.step is not None for report in reports)

@@ -93,8 +93,15 @@ class Resync:
         """
         if self._checkpoints.public is None:
             raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
-        self._repeat_until_done(self._checkpoints.close)
-        self._repeat_until_done(lambda: self._group.come_back(self._state.applied))
+        try:
+            self._go_back(no_later_than)
+        finally:
+            self._group.stand_aside(False)
+        return self._state.applied
+
+    def _go_back(self, no_later_than: int | None) -> None:
+        self._aside(self._checkpoints.close)
+        self._aside(lambda: self._group.come_back(self._state.applied))
         self._checkpoints.no_later_than = no_later_than
         if not self._checkpoints.found():
             newest = "" if no_later_than is None else f" of step {no_later_than} or before"
@@ -102,14 +109,16 @@ class Resync:
         self._gradients.forget()
         self._commits.drop()
         self._state.step, self._restoring = None, True
+        self._group.stand_aside(True, called=True)
         try:
             self._group.again(facts.RestoreAsked(self._group.generation))
         except Regroup as call:
             self.regroup(call)
-        return self._state.applied
 
-    def _repeat_until_done(self, act: Callable[[], None]) -> None:
+    def _aside(self, act: Callable[[], None]) -> None:
+        """Act once no generation is called meanwhile. No member joins here, because it would miss what follows."""
         while True:
+            self._group.stand_aside(True, called=True)
             try:
                 act()
                 return

@@ -188,10 +188,13 @@ class ElasticGroup(GroupBase):
         except Regroup as call:
             raise call from cause or lost
 
-    def stand_aside(self, aside: bool) -> None:
-        """Let newcomers, and requests for the state, wait until this is called with False."""
+    def stand_aside(self, aside: bool, called: bool = False) -> None:
+        """Let newcomers, and requests for the state, wait until this is called with False.
+
+        ``called``: a generation is formed when it is called, also one with newcomers alone.
+        """
         super().stand_aside(aside)
-        self._defers = aside
+        self._defers = aside and not called
         if not aside:
             self._take_up_later()
 
