@@ -100,6 +100,7 @@ class Integrity:
         self._seed = seed
         self._rate = rate_of(audit)
         self._sealed: StateChecksums | None = None
+        self._settings: tuple[list[dict[str, Any]], int] | None = None  # of the last step, and their number
         self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
         self._results: WeakKeyDictionary[Buffer, ChecksummedTensors] = WeakKeyDictionary()
@@ -140,7 +141,9 @@ class Integrity:
     def _compared(self, plan: RecoveryPlan, numbers: Iterable[int], writes: int | None) -> list[tuple[int, int, int]]:
         """The checksums of all members, by rank. Raises Regroup, and TrainingError: see `verify`."""
         step, settings = self._state.applied + 1, plain_settings(self._state.settings())
-        own = self._group.combined((*numbers, number_of(settings)))
+        if self._settings is None or self._settings[0] != settings:
+            self._settings = settings, number_of(settings)
+        own = self._group.combined((*numbers, self._settings[1]))
         counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes
         members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted))]
         refuse_other_settings(
