@@ -23,7 +23,7 @@ from ..core.events import GATEWAY
 from ..storage.endpoint import OwnEndpoint, Replaced
 from ..storage.environment import adopt, begin_with
 from ..storage.host_lease import this_host
-from ..system.addresses import port_error, port_problem
+from ..system.addresses import listen_for_words, port_error, port_problem
 from . import commands, routes
 from .context import HOST, Site, shows
 from .deployment import Deployment
@@ -179,7 +179,7 @@ def _listening(host: str, before: int, wanted: int) -> list[socket.socket]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    bound = socket.create_server((host, port), backlog=128)
+    bound = listen_for_words(host, port, 128)
     bound.setblocking(False)
     return bound
 

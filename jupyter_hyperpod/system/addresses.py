@@ -12,6 +12,7 @@ from pathlib import Path
 
 BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
 SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"  # set where each node is a machine, or is to behave like one
+SPEAKS_WITHIN_S = 5
 _TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
 _LISTENS = "0A"
 _V6_LOOPBACK, _V4_IN_V6 = "0" * 24 + "01000000", "0" * 16 + "FFFF0000"  # as proc(5) writes words of an address
@@ -31,6 +32,17 @@ def own_address(asked: str, endpoint: Path) -> str:
             return str(probe.getsockname()[0])
     except (ValueError, LookupError, TypeError) as error:
         raise OSError(f"{endpoint} names no coordinator: {error}") from None
+
+
+def listen_for_words(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen for callers that speak first: one that says nothing wakes nobody, and waits in the kernel for a while.
+
+    Raises OSError.
+    """
+    listener = socket.create_server((host, port), backlog=backlog)
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SPEAKS_WITHIN_S)
+    return listener
 
 
 def port_problem(error: OSError, port: int, owner: str = "") -> str:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Literal
 
 from ...core.errors import TrainingError
+from ...system.addresses import listen_for_words
 from ...system.encryption import RENEW_BYTES, encrypted, encryption_mode, must_encrypt
 from ..read.http_connection import set_timeout
 
@@ -45,7 +46,7 @@ class ChunkServer:
     def __init__(self, host: str, secret: bytes, subject: bytes, descriptor: int, find: Find) -> None:
         """Raises OSError, and TrainingError for a mode of encryption that does not exist."""
         encryption_mode()
-        self._listener = socket.create_server((host, 0), backlog=MOST_CALLERS)
+        self._listener = listen_for_words(host, 0, MOST_CALLERS)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._secret, self._subject = secret, subject
         self._descriptor = descriptor

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...core.errors import TrainingError
+from ...system.addresses import listen_for_words
 from ...system.encryption import ENCRYPT_VARIABLE, go_on, must_encrypt
 from .handshake import ENCRYPTED, HANDSHAKE_S, HELLO, MAGIC, NONCE_BYTES, Handshake, KeyRenewal, TlsFailures
 from .link_queues import NOTHING, mask_of, move, queues, take
@@ -43,7 +44,7 @@ class Address(NamedTuple):
 
 def listen(host: str) -> socket.socket:
     """Listen for members on a free port. Raises OSError."""
-    return socket.create_server((host, 0), backlog=BACKLOG)
+    return listen_for_words(host, 0, BACKLOG)
 
 
 class Mesh:

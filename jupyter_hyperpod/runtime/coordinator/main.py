@@ -28,6 +28,7 @@ from ...storage.journal_keeper import Growth
 from ...storage.journal_search import read_kinds
 from ...storage.journal_writer import JournalWriter
 from ...storage.resources.samples_writer import samples_writer
+from ...system.addresses import listen_for_words
 from ...system.processes import raise_descriptor_limit
 from ..connection import Channel, prepare
 from ..context import Context
@@ -152,7 +153,7 @@ class Coordinator:
         self._told_to_terminate = True
 
     def _listen(self) -> socket.socket:
-        listener = socket.create_server((self.context.bind_address(), 0), backlog=MOST_PLACES)
+        listener = listen_for_words(self.context.bind_address(), 0, MOST_PLACES)
         listener.setblocking(False)
         host, port = listener.getsockname()[:2]
         self._endpoint.announce(host, port)
