@@ -83,7 +83,8 @@ EVENTS: dict[str, Fields] = {
         # `by`: the person, in words; a part of the product asked where it is missing
         "command.done": "command: Order, kind: str, ok: bool, reason: str, by?: str",
         "session.closed": "step: int, digest: str",
-        "checkpoint.loaded": "step: int, path: str, took_s: float, session?: int, asked?: bool",  # by the cell
+        # `asked`: the cell has gone back to it
+        "checkpoint.loaded": "step: int, path: str, took_s: float, session?: int, generation?: int, asked?: bool",
         "checkpoint.refused": "path: str, reason: str",
         # written by workers; `step_time_s`: inside the step alone, which is less than the step time of a view
         # (`core/kept.py`); the assignment where it changes; `steps`: this record also stands for those before it

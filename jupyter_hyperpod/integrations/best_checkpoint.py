@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ..runtime.program.rehearsal import members_join
 from ..system.addresses import SOCKETS_ONLY_VARIABLE
 
 PATIENCE_S = 120.0  # network file systems show a new folder to other machines late
+OF_A_MACHINE = {"/tmp", "/var/tmp", "/dev/shm"}  # folders that other machines do not see
 TEMPORARY = (
     "TrainingArguments(output_dir={folder!r}) is a temporary folder, which each member has for itself, and "
     "load_best_model_at_end=True loads rank 0's best checkpoint from it on every member. Name a folder that all nodes "
@@ -31,7 +31,7 @@ def refuse_temporary(args: TrainingArguments) -> None:
     """Raise SpecError where the best checkpoint would be loaded from a folder that other members do not have."""
     if not args.load_best_model_at_end or not members_join() or args.output_dir is None:
         return
-    is_below = Path(tempfile.gettempdir()).resolve() in Path(args.output_dir).resolve().parents
+    is_below = not OF_A_MACHINE.isdisjoint(map(str, Path(args.output_dir).resolve().parents))
     if is_made_by_tempfile(args.output_dir) or (is_below and os.environ.get(SOCKETS_ONLY_VARIABLE)):
         raise SpecError(TEMPORARY.format(folder=args.output_dir))
 
@@ -44,16 +44,17 @@ class BestCheckpoint:
         self._is_loaded = bool(args.load_best_model_at_end)
         self._patience_s = patience_s
         self._since_s: float | None = None
-        self._is_seen = False
+        self._is_saved = self._is_seen = False
 
     def saved(self) -> None:
         """Rank 0 writes a checkpoint, at the end of a step."""
-        self._since_s = self._since_s or time.monotonic()
+        self._is_saved = True
 
     def look(self) -> None:
         """A later step is done, so it is written. Raises TrainingError where this member does not see it in time."""
-        if not self._is_loaded or self._is_seen or self._since_s is None:
+        if not self._is_loaded or self._is_seen or not self._is_saved:
             return
+        self._since_s = self._since_s or time.monotonic()  # not from `saved`: writing may take long
         self._is_seen = any(self._folder.glob("checkpoint-*"))
         waited_s = time.monotonic() - self._since_s
         if not self._is_seen and waited_s > self._patience_s:

@@ -175,7 +175,7 @@ def left_alone(reports: Sequence[MemberState]) -> Decision[tuple[int, ...]]:
     return Decision(partial, LEFT_ALONE if partial else "")
 
 
-def stand_aside(reports: Sequence[MemberState], plan: RecoveryPlan) -> bool:
+def are_aside(reports: Sequence[MemberState], plan: RecoveryPlan) -> bool:
     """Whether the members' cells are not between two steps: nobody can give a newcomer what belongs to such a place."""
     if plan.load is not None:
         return any(report.aside for report in reports)

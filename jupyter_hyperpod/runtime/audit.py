@@ -11,7 +11,6 @@ a member writes after it was fenced do not count.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -78,9 +77,11 @@ class _Session:
 
     def go_back(self, step: int) -> None:
         """The cell has gone back to the checkpoint of a step: it computes later ones once more, perhaps otherwise."""
-        for kept in (self.losses, self.begins, self.counted):
-            for later in [one for one in kept if one > step]:
-                del kept[later]
+        for later in sorted(one for one in self.losses if one > step):
+            loss, first, counted = self.losses.pop(later), self.begins.pop(later), self.counted.pop(later)
+            if first <= step:  # it stands for steps up to that one, too
+                self.losses[step], self.begins[step] = loss, first
+                self.counted[step] = counted // (later - first + 1) * (step - first + 1)
 
     def check(self, event: Event, assignment: Assignment) -> list[str]:
         data = event.data
@@ -128,7 +129,7 @@ def audit(events: Iterable[Event]) -> Audit:
     repeated = 0
     back = deque(event for event in ordered if event.kind == "checkpoint.loaded" and event.data.get("asked"))
     for event, assignment in assignments(commits):
-        _go_back(sessions, back, event.time_s)
+        _go_back(sessions, back, event)
         index = event.data.get("session", 1)
         if index not in sessions:
             about = opened[index - 1].data if index <= len(opened) else {}
@@ -137,7 +138,7 @@ def audit(events: Iterable[Event]) -> Audit:
         repeated += event.data["step"] in sessions[index].losses
         owners |= {owner for owner, _ in assignment}
         problems += sessions[index].check(event, assignment)
-    _go_back(sessions, back, math.inf)
+    _go_back(sessions, back, None)
     for session in sessions.values():
         problems += session.gaps()
     for index, event in enumerate(closed, start=1):
@@ -158,11 +159,11 @@ def audit(events: Iterable[Event]) -> Audit:
     )
 
 
-def _go_back(sessions: dict[int, _Session], back: deque[Event], before_s: float) -> None:
-    """Let sessions go back as their cells have before that time."""
-    while back and back[0].time_s < before_s:
+def _go_back(sessions: dict[int, _Session], back: deque[Event], commit: Event | None) -> None:
+    """Let sessions go back where their cells have before this commit, by its generation: clocks may be apart."""
+    while back and (commit is None or commit.data["generation"] >= back[0].data["generation"]):
         data = back.popleft().data
-        if (session := sessions.get(data.get("session", 1))) is not None:
+        if (session := sessions.get(data["session"])) is not None:
             session.go_back(data["step"])
 
 

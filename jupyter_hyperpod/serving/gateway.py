@@ -29,6 +29,7 @@ from .context import HOST, Site, shows
 from .deployment import Deployment
 from .http_server import GuardedServer
 
+BACKLOG = 1024  # callers that have said nothing yet wait there, too
 TICK_S = 0.1
 TOUCH_S = 0.5
 SAMPLE_S, LOADING_SAMPLE_S = 2.0, 0.5
@@ -179,7 +180,7 @@ def _listening(host: str, before: int, wanted: int) -> list[socket.socket]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    bound = listen_for_words(host, port, 128)
+    bound = listen_for_words(host, port, BACKLOG)
     bound.setblocking(False)
     return bound
 

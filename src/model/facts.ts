@@ -146,6 +146,7 @@ export interface IFacts {
     path: string;
     took_s: number;
     session?: number;
+    generation?: number;
     asked?: boolean;
   };
   'checkpoint.refused': {

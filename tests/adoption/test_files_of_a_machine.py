@@ -103,7 +103,7 @@ with hp.Session(model, optimizer, DATA, global_batch=8, micro_batch=2) as sessio
         AFTER
 print("kept", loss.hex())
 """
-NEW_FILE = "tempfile.NamedTemporaryFile().name"
+NEW_FILE = "tempfile.mkstemp()[1]"
 
 
 @pytest.mark.parametrize(

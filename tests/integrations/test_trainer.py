@@ -100,19 +100,18 @@ BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy
 
 def test_the_best_model_is_not_loaded_from_a_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each member of a job would have another one; outside a job there is one member."""
-    top = tempfile.gettempdir()
-    for made, is_refused in ((f"{top}/tmpab_12xyz/model", True), (f"{top}/runs/model", False)):
-        arguments = TrainingArguments(output_dir=made, **BEST)
-        refuse_temporary(arguments)
-        with monkeypatch.context() as within:
-            within.setattr("jupyter_hyperpod.integrations.best_checkpoint.members_join", lambda: True)
-            if is_refused:
-                with pytest.raises(SpecError, match=f"{made}.*is a temporary folder, which each member has for itself"):
-                    refuse_temporary(arguments)
-            refuse_temporary(TrainingArguments(output_dir=made))
-            within.setenv(SOCKETS_ONLY_VARIABLE, "1")  # nodes are machines, and each has a folder for temporary files
-            with pytest.raises(SpecError, match="is a temporary folder"):
-                refuse_temporary(arguments)
+    with tempfile.TemporaryDirectory() as private:
+        refuse_temporary(TrainingArguments(output_dir=private, **BEST))
+        monkeypatch.setattr("jupyter_hyperpod.integrations.best_checkpoint.members_join", lambda: True)
+        for folder in (private, f"{private}/model"):
+            with pytest.raises(SpecError, match=f"{folder}.*is a temporary folder, which each member has for itself"):
+                refuse_temporary(TrainingArguments(output_dir=folder, **BEST))
+        refuse_temporary(TrainingArguments(output_dir=private))
+    shared = TrainingArguments(output_dir="/tmp/tmp_trainer", **BEST)
+    refuse_temporary(shared)
+    monkeypatch.setenv(SOCKETS_ONLY_VARIABLE, "1")  # nodes are machines, and each has a folder for temporary files
+    with pytest.raises(SpecError, match="is a temporary folder"):
+        refuse_temporary(shared)
 
 
 def test_a_member_that_does_not_see_what_rank_0_writes_says_so(tmp_path: Path) -> None:

@@ -102,11 +102,38 @@ def half(done: int, turns: int = 4) -> float:
 WARM_UP = 5
 
 
+class Rate:
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    @property
+    def half(self) -> float:
+        return self.factor / 2
+
+    def now(self) -> float:
+        return self.factor
+
+    def __call__(self, done: int) -> float:
+        return self.now()
+
+
+RATE = Rate()
+
+
 def test_which_schedules_read_what_the_loop_changes() -> None:
     place = SimpleNamespace(factor=1.0)
     trust = 1.0
     changed = {"factor", "loss", "step", "trust"}
-    reading = [lambda done: place.factor, lambda done: trust * done]
+    reading = [
+        lambda done: place.factor,
+        lambda done: trust * done,
+        lambda done: RATE(done),
+        lambda done: RATE.half,
+        lambda done, rate=RATE: rate.now(),
+        functools.partial(lambda rate, done: rate(done), RATE),
+        RATE,
+        RATE.__call__,
+    ]
     alone = [lambda done: min(1.0, done / WARM_UP), functools.partial(half, turns=2), lambda done: math.cos(done)]
     for function in reading:
         assert reads_cell([adam()], [schedule(function)], changed)
@@ -114,6 +141,8 @@ def test_which_schedules_read_what_the_loop_changes() -> None:
     for function in alone:
         assert not reads_cell([adam()], [schedule(function)], changed)
     assert not reads_cell([adam()], [], changed)
+    exec("made = lambda done: done", names := {})  # of no module
+    assert not reads_cell([adam()], [schedule(names["made"])], changed)
 
 
 def chained(function: Callable[[int], float]) -> tuple[Any, list[Any], list[int]]:

@@ -200,10 +200,14 @@ HALVED = DURABLE.replace(
 ).replace("settings = dict(", "back = []\nsettings = dict(")
 
 
-def test_a_member_that_joins_while_the_others_go_back_does_not_miss_what_follows(job: Submit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("elastic", ["1:2", "2:2"])
+def test_a_member_that_joins_while_the_others_go_back_does_not_miss_what_follows(
+    job: Submit, tmp_path: Path, elastic: str
+) -> None:
+    """Also where the one that is left alone is fewer than the job wants: it has to come out of `restore` first."""
     undisturbed = job(HALVED, nodes=1, env=environment(tmp_path / "alone", every=3))
     undisturbed.finish()
-    run = job(HALVED, nodes=2, spares=1, env=environment(tmp_path / "run", every=3))
+    run = job(HALVED, nodes=2, elastic=elastic, spares=1, env=environment(tmp_path / "run", every=3))
     run.finish()
     assert run.of_kind("member.lost"), run.story()
     assert [e.data["asked"] for e in run.of_kind("checkpoint.loaded")] == [True]

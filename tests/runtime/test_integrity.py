@@ -13,6 +13,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import assign
+from jupyter_hyperpod.runtime.program.cell_checks import number_of
 from jupyter_hyperpod.runtime.session.checksum import ROW, ChecksummedTensors, DeviceWords, checksum
 from jupyter_hyperpod.runtime.session.integrity import Audit, control_of, drawn
 from tests.runtime.conftest import MICRO_BATCHES, TRAIN, Run, Submit
@@ -305,3 +306,10 @@ def test_a_loss_function_that_knows_its_first_call_late_names_the_program_and_no
     assert "gave other gradients, where hardware fails on one member" in reason
     corrupt = [e for e in run.of_kind("member.lost") if e.data["cause"] == "silent data corruption"]
     assert not corrupt, run.story()
+
+
+def test_equal_settings_have_equal_numbers() -> None:
+    one = [{"lr": 1.0, "weight_decay": 0.0, "betas": (0.9, 1.0), "nesterov": False, "fused": None}]
+    other = [{"fused": None, "nesterov": 0, "betas": [0.9, 1], "weight_decay": -0.0, "lr": 1}]
+    assert number_of(one) == number_of(other)
+    assert len({number_of([{"lr": value}]) for value in (1.0, 1.0000000000000002, None, "1.0", 1e300)}) == 5

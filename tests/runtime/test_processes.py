@@ -234,11 +234,15 @@ def test_what_a_member_commits_after_it_was_fenced_does_not_count() -> None:
 
 
 def test_a_cell_that_goes_back_to_a_checkpoint_computes_other_steps() -> None:
-    back = Event("c", 8, 3.5, "checkpoint.loaded", {"step": 1, "session": 1, "asked": True})
-    others = [commit(step, [[0, 1], [2, 3]], "0x1p5", seq=step + 2) for step in (2, 3)]
+    back = Event("c", 8, 4.5, "checkpoint.loaded", {"step": 1, "session": 1, "generation": 2, "asked": True})
+    # the clock of the coordinator is ahead
+    others = [commit(step, [[0, 1], [2, 3]], "0x1p5", seq=step + 2, generation=2) for step in (2, 3)]
     found = audit([OPENED, *GOOD, back, *others, closed()])
     assert found.sound and (found.steps, found.micro_batches, found.repeated) == (3, 12, 0)
     assert audit([OPENED, *GOOD, back, closed(1)]).sound, "it may end there"
+    thinned = [GOOD[0], commit(3, [[0, 1], [2, 3]], steps=2)]  # the last record stands for step 2, too
+    found = audit([OPENED, *thinned, replace(back, data=back.data | {"step": 2}), others[1], closed()])
+    assert found.sound and (found.steps, found.micro_batches) == (3, 12)
     fault = replace(back, data=back.data | {"asked": False})
     assert "was committed with loss" in audit([OPENED, *GOOD, fault, *others, closed()]).problems[0]
 

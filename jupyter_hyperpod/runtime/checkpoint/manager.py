@@ -239,8 +239,8 @@ class CheckpointManager:
             usable.append((step, manifest.token))
         return usable
 
-    def load(self, step: int, token: str) -> None:
-        """Load the state after `step`, on all ranks of this replica or on none.
+    def load(self, step: int, token: str, asked: bool = False) -> None:
+        """Load the state after `step`, on all ranks of this replica or on none; ``asked``: the cell goes back to it.
 
         Raises Refused, after reporting it, and Regroup.
         """
@@ -263,7 +263,7 @@ class CheckpointManager:
         self.no_later_than = None
         took_s = time.monotonic() - began_s
         text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
-        self._group.send(facts.CheckpointLoaded(step, str(path), took_s, text))
+        self._group.send(facts.CheckpointLoaded(step, str(path), took_s, text, asked))
 
     def _read(self, directory: Path) -> tuple[Any, list[torch.Tensor], int]:
         """This rank's part: skeleton, tensors, and the bytes of the whole checkpoint."""

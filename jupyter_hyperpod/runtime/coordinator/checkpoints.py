@@ -97,8 +97,8 @@ class CheckpointTracker:
         if self._loaded_in != self._state.generation:
             self._loaded_in = self._state.generation
             about = {"step": loaded.step, "path": loaded.path, "took_s": loaded.took_s}
-            asked, self._state.goes_back = self._state.goes_back, False
-            yield WriteEvent("checkpoint.loaded", about | {"session": self._state.session_index, "asked": asked})
+            about |= {"session": self._state.session_index, "generation": self._state.generation}
+            yield WriteEvent("checkpoint.loaded", about | {"asked": loaded.asked})
 
     def say_interval(self, member: Member) -> Actions:
         """Tell rank 0 how often to save, where the session leaves that to be decided here."""

@@ -41,6 +41,7 @@ from .stragglers import Stragglers
 
 FORMING_S = 5.0
 START_WITHOUT_SPARES_S = 0.5
+BETWEEN = "the cell is not between two steps: newcomers join when the next one begins"
 
 
 @dataclass(eq=False)
@@ -257,7 +258,6 @@ class Generations:
         """The members have given their state up; newcomers that hold a copy of it begin again."""
         self._joining.give_up()
         self._state.repeated.forget()
-        self._state.goes_back = True
         for newcomer in self._state.roster.newcomers():
             if newcomer.snapshot is not None:
                 yield ReleaseMember(newcomer, begins_again=True)
@@ -297,13 +297,14 @@ class Generations:
         micro_batches = growth.count_at(state.batches, first) if state.batches else state.session.micro_batches
         decision = recovery.plan(reports, micro_batches)
         plan = decision.value
-        if recovery.stand_aside(reports, plan) and (early := [m for m in members if m.report and m.report.waiting]):
+        if recovery.are_aside(reports, plan) and (early := [m for m in members if m.report and m.report.waiting]):
             for member in early:
                 yield ReleaseMember(member, begins_again=True)
-            yield BeginGeneration("the cell is not between two steps: newcomers join when the next one begins")
+            # though they may be too few: they cannot come to where newcomers join without a generation
+            yield from self._form([m.member for m in members if m not in early], BETWEEN)
             return
         state.roster.seat(plan.step)
-        held = is_held(reports)
+        held = _is_held(reports)
         self._checkpoints.state_found(plan, held)
         if not held and plan.load is None:
             yield from state.repeated.begins_again(state.session_step)
@@ -357,6 +358,6 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def is_held(reports: Sequence[recovery.MemberState]) -> bool:
+def _is_held(reports: Sequence[recovery.MemberState]) -> bool:
     """Whether a member has the training state."""
     return any(report.step is not None for report in reports)

@@ -48,7 +48,6 @@ class JobState:
         self.committed_in_generation = False
         self.planned_step = 0
         self.joins_between = 0  # newcomers join between two turns of the loop, of so many updates; 0: anywhere
-        self.goes_back = False  # the cell has asked for a checkpoint, which is not loaded yet
         # of session_lifecycle.py
         self.session = _session(view["session"]) if opened else None
         self.session_index = max(1, opened)

@@ -128,8 +128,16 @@ class SampleStream:
         while self._step < place["step"]:
             self.read_again += len(self._read())
             self._progress()
-        if place["mark"] != self.mark:
+        if place["mark"] != self.mark and not self._is_over():
             raise TrainingError(OTHER)
+
+    def _is_over(self) -> bool:
+        """Whether the epoch that was read again ends here: what was in it is past, the next block begins another."""
+        with _alone(), seeded(mix(self._seed, self._step, self._epoch, STREAM), self._device):
+            over = self._iterator is not None and next(self._iterator, _alone) is _alone
+        if over:
+            self._end_epoch()
+        return over
 
     def _continues(self, place: Mapping[str, Any]) -> bool:
         """Go to the place by the state one block before it. False where that does not lead there: begin anew then."""

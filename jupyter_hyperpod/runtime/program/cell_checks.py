@@ -42,7 +42,7 @@ def described(settings: Settings) -> dict[str, str]:
     """The values that are numbers, text, or sequences of these, by name; of several groups with the group's number."""
     several = len(settings) > 1
     return {
-        f"{name} of group {place}" if several else name: repr(value)
+        f"{name} of group {place}" if several else name: repr(_number(value))
         for place, group in enumerate(settings)
         for name, value in sorted(group.items())
         if _is_plain(value)
@@ -80,6 +80,15 @@ def _as_octets(settings: Settings) -> bytes:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN) or isinstance(value, (list, tuple)) and all(map(_is_plain, value))
+
+
+def _number(value: Any) -> Any:
+    """The value with numbers as floating-point ones: 1 and 1.0 are the same setting."""
+    if isinstance(value, (list, tuple)):
+        return [_number(item) for item in value]
+    if not isinstance(value, (bool, int, float)) or abs(value) >= 1 << 53:
+        return value
+    return float(value) + 0.0  # -0.0, too
 
 
 def _differing(members: Sequence[dict[str, str]]) -> str:

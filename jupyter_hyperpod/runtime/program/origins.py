@@ -136,6 +136,7 @@ class Origins:
     _at: dict[Path, Reference] = field(default_factory=dict)
     _labels: dict[int, tuple[str, Any]] = field(default_factory=dict)  # of new objects, in the copies of one step
     _made: dict[str, Any] = field(default_factory=dict)  # by label: what was made from the copies of one step
+    _taken: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by id: what holds the copy of a label now
     _place: str = ""  # of the copies: the step and the loop
     _keys: dict[Path, str] = field(default_factory=dict)  # as text, "" where that cannot be read back
 
@@ -208,10 +209,15 @@ class Origins:
             self._made[label] = make()
         return self._made[label]
 
+    def unused(self, target: Any, label: str) -> Any:
+        """As `copies.Known`."""
+        taken, _ = self._taken.setdefault(id(target), (label, target))
+        return target if taken == label else None
+
     def forget_new(self, *place: int) -> None:
         """The copies of another ``place`` in the run begin."""
         self._place = " ".join(map(str, place))
-        self._labels, self._made = {}, {}
+        self._labels, self._made, self._taken = {}, {}, {}
         self.own.forget()
 
     def canonical(self, path: Path, walk: Walk) -> Path | None:
@@ -223,11 +229,13 @@ class Origins:
             return self.path_of(visit.value)
         if (visit := walk.places.get(path[:-1])) is None:
             return path
-        holder = self._of(visit, path[:-1])
+        holder = self._of(visit, path[:-1], walk)
         return None if holder is None else (*holder, path[-1])
 
-    def _of(self, visit: Visit, path: Path) -> Path | None:
+    def _of(self, visit: Visit, path: Path, walk: Walk) -> Path | None:
         found = self.path_of(visit.value)
+        if found is None and isinstance(visit.value, tuple):
+            return self.place(path, walk)
         return path if found is None and not is_followed(visit.value) else found
 
     def replaced(self, walk: Walk) -> dict[Path, Visit]:
@@ -242,14 +250,16 @@ class Origins:
                 held = self._at.get(place)
                 if place in self.begin.found if held is None else not held.is_of(visit.value):
                     outer = _of_tuple(path, walk)
-                    found[place if outer == path else self.place(outer, walk) or place] = walk.places[outer]
+                    there = place if outer == path else self.place(outer, walk)
+                    if there is not None:
+                        found[there] = walk.places[outer]
         return found
 
     def place(self, path: Path, walk: Walk) -> Path | None:
         """The path of a variable, an attribute or an item by its holder, None in a new object."""
         if (visit := walk.places.get(path[:-1])) is None:
             return path
-        holder = self._of(visit, path[:-1])
+        holder = self._of(visit, path[:-1], walk)
         return None if holder is None else (*holder, path[-1])
 
     def gone(self, walk: Walk) -> Iterator[Path]:

@@ -25,10 +25,20 @@ def is_own_file(path: str) -> bool:
 
 
 def is_made_by_tempfile(path: str) -> bool:
-    """Whether a path leads into a temporary folder, or a file, of a name that `tempfile` has made for one process."""
+    """Whether a path leads into a temporary folder, or a file, that `tempfile` has made for one process.
+
+    Its names are random, and only the owner may read what it makes: /tmp/tmp_results is no such folder.
+    """
     top, whole = (Path(one).resolve() for one in (tempfile.gettempdir(), path))
-    parts = whole.relative_to(top).parts if top in whole.parents else ()
-    return any(_MADE.fullmatch(part.partition(".")[0]) for part in parts)
+    around = [one for one in (whole, *whole.parents) if top in one.parents]
+    return any(_MADE.fullmatch(one.name.partition(".")[0]) and _is_private(one) for one in around)
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        return not path.stat().st_mode & 0o077
+    except OSError:
+        return False
 
 
 def file_of(kind: type) -> str:

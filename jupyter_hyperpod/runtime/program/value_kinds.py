@@ -83,6 +83,9 @@ class Known(Protocol):
     def labelled(self, label: str, make: Callable[[], Any]) -> Any:
         """The object that was made for a number in this step, else a new one."""
 
+    def unused(self, target: Any, label: str) -> Any:
+        """An object that is to hold the copy of this number; None where it holds that of another one."""
+
 
 def type_name(value: Any) -> str:
     return "{0.__module__}.{0.__qualname__}".format(value if isinstance(value, type) else type(value))

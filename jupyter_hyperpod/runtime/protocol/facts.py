@@ -214,12 +214,13 @@ class CheckpointSaved(Message):
 
 @message("loaded", WORKER, COORDINATOR)
 class CheckpointLoaded(Message):
-    """A checkpoint was loaded; ``text``: how much, and how long that took."""
+    """A checkpoint was loaded; ``text``: how much, and how long that took; ``asked``: the cell has gone back to it."""
 
     step: int
     path: str
     took_s: float
     text: str
+    asked: bool = False
 
 
 @message("refused", WORKER, COORDINATOR)

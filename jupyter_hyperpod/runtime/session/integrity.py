@@ -140,17 +140,20 @@ class Integrity:
 
     def _compared(self, plan: RecoveryPlan, numbers: Iterable[int], writes: int | None) -> list[tuple[int, int, int]]:
         """The checksums of all members, by rank. Raises Regroup, and TrainingError: see `verify`."""
-        step, settings = self._state.applied + 1, plain_settings(self._state.settings())
+        step, settings = self._state.applied + 1, plain_settings(self._state.settings(declared=True))
         if self._settings is None or self._settings[0] != settings:
             self._settings = settings, number_of(settings)
         own = self._group.combined((*numbers, self._settings[1]))
-        counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes
+        counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes & _ALL_BITS
         members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted))]
-        refuse_other_settings(
-            step, [member[3] for member in members], settings, partial(self._gather, plan), plan.joined
-        )
-        if all(sealed == state for sealed, state, *_ in members):
+        if any(sealed != state for sealed, state, *_ in members):
+            return [member[:3] for member in members]
+        if len({state for _, state, *_ in members}) > 1:  # an optimizer may compute a setting from the weights
             refuse_other_writes(step, [member[1] for member in members], [member[4] for member in members])
+        else:
+            refuse_other_settings(
+                step, [member[3] for member in members], settings, partial(self._gather, plan), plan.joined
+            )
         return [member[:3] for member in members]
 
     def statement(self) -> verdict.Statement | None:

@@ -27,7 +27,6 @@ from .turns import AnyOptimizer, is_scheduler, load_scheduler, ones, state_of_sc
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
-_GIVES: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # objects of libraries whose `state_dict` returns, or not
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)  # cannot travel
 CHILDREN = "children"  # beside the state of a generator of numpy, how many generators were made of it
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -79,20 +78,8 @@ def _inherits_state(value: Any) -> bool:
 
 
 def _gives_state(value: Any) -> bool:
-    """Whether `state_dict` returns. That of a loader of accelerate fails unless accelerate was told to keep it."""
-    if isinstance(value, torch.nn.Module) or is_scheduler(value):
-        return True
-    with suppress(TypeError):  # no weak reference, or no hash
-        if (known := _GIVES.get(value)) is not None:
-            return known
-    try:
-        value.state_dict()
-        gives = True
-    except Exception:
-        gives = False
-    with suppress(TypeError):
-        _GIVES[value] = gives
-    return gives
+    """Whether `state_dict` returns: that of a loader of accelerate fails unless accelerate was told to keep it."""
+    return type(value).__module__ != "accelerate.data_loader" or getattr(value, "use_stateful_dataloader", False)
 
 
 def is_generator(value: Any) -> bool:

@@ -109,7 +109,7 @@ class Resync:
         self._gradients.forget()
         self._commits.drop()
         self._state.step, self._restoring = None, True
-        self._group.stand_aside(True, called=True)
+        self._group.stand_aside(True, answers_calls=True)
         try:
             self._group.again(facts.RestoreAsked(self._group.generation))
         except Regroup as call:
@@ -118,7 +118,7 @@ class Resync:
     def _aside(self, act: Callable[[], None]) -> None:
         """Act once no generation is called meanwhile. No member joins here, because it would miss what follows."""
         while True:
-            self._group.stand_aside(True, called=True)
+            self._group.stand_aside(True, answers_calls=True)
             try:
                 act()
                 return
@@ -224,7 +224,7 @@ class Resync:
     def _load(self, saved: Saved) -> None:
         """Load a durable checkpoint. A damaged one is not tried again. Raises Regroup."""
         try:
-            self._checkpoints.load(*saved)
+            self._checkpoints.load(*saved, asked=self._restoring)
         except Refused:
             self._group.again(facts.CheckpointUnreadable(self._group.generation, saved[0]))
         self._partial = False

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 from ...core.errors import TrainingError
 from ...core.units import few
@@ -68,7 +69,7 @@ class TrainingState:
         self._parameters = parameters
         # listed once: walking the modules at each step would cost
         self._buffers = [module._buffers for module in model.modules() if module._buffers]
-        self._with_momentum = [module for module in model.modules() if hasattr(module, "momentum")]
+        self._with_momentum = [module for module in model.modules() if isinstance(module, _NormBase)]
         self.step_guard = step_guard
         self.carried = carried
         self.lanes = lanes or LaneStore(0)
@@ -206,19 +207,26 @@ class TrainingState:
 
     def momenta(self) -> tuple[Any, ...]:
         """The momenta of running statistics."""
-        return tuple(module.momentum for module in self._with_momentum)
+        return tuple(None if module.momentum is None else float(module.momentum) for module in self._with_momentum)
 
     @property
     def stepped(self) -> tuple[list[Any], list[Any]]:
         """The optimizers and the schedulers that a step may step."""
         return ones(self.optimizer), ones(self._scheduler) if self._scheduler is not None else []
 
-    def settings(self) -> list[dict[str, Any]]:
-        """The optimizer's settings, such as learning rates, by parameter group."""
-        groups = self.optimizer.param_groups
+    def settings(self, declared: bool = False) -> list[dict[str, Any]]:
+        """The optimizer's settings, such as learning rates, by parameter group.
+
+        ``declared``: only numbers and other plain values that the optimizer has a default for.
+        """
+        known = getattr(self.optimizer, "defaults", {})
         return [
-            {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
-            for group in ({name: value for name, value in group.items() if name != "params"} for group in groups)
+            {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in group.items()
+                if name != "params" and (not declared or (name in known and getattr(value, "ndim", 0) == 0))
+            }
+            for group in self.optimizer.param_groups
         ]
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -188,13 +188,13 @@ class ElasticGroup(GroupBase):
         except Regroup as call:
             raise call from cause or lost
 
-    def stand_aside(self, aside: bool, called: bool = False) -> None:
+    def stand_aside(self, aside: bool, answers_calls: bool = False) -> None:
         """Let newcomers, and requests for the state, wait until this is called with False.
 
-        ``called``: a generation is formed when it is called, also one with newcomers alone.
+        ``answers_calls``: a generation is formed as soon as it is called, also one that only adds newcomers.
         """
         super().stand_aside(aside)
-        self._defers = aside and not called
+        self._defers = aside and not answers_calls
         if not aside:
             self._take_up_later()
 

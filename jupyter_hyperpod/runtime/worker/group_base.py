@@ -39,7 +39,7 @@ class GroupBase:
     def begin_step(self, step: int) -> None:
         """This step begins, from 1: what is printed from now on belongs to it."""
 
-    def stand_aside(self, aside: bool, called: bool = False) -> None:
+    def stand_aside(self, aside: bool, answers_calls: bool = False) -> None:
         """The cell exchanges in the middle of what follows a step, where nobody can join: let them wait."""
         self.aside = aside
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from ....core.errors import TrainingError
+from ....system.addresses import SOCKETS_ONLY_VARIABLE
 from ..own_files import is_made_by_tempfile
 from ..walk import Walk
 from .reads import Flow
@@ -12,16 +15,21 @@ from .source import Program
 
 KIND = "emptied"  # of what a walk has noted
 EMPTIED = (
-    "{place}: {name} is a file that numpy.memmap opens with mode='w+', which empties it: a member that joins would do "
-    "so while others read from it. Where the file is missing, write it under another name and rename it, and open it "
-    "with mode='r'"
+    "{place}: {name} is a file that numpy.memmap opens with mode='w+', which empties it: a member that joins would "
+    "empty it while others read from it. Where the file is missing, write it under another name and rename it, and "
+    "open it with mode='r'"
 )
 
 
 def is_emptied(array: Any) -> bool:
-    """Whether an array is a file that was emptied as it was opened, and whose name other members have, too."""
+    """Whether an array is a file that was emptied as it was opened, and that other members have, too.
+
+    Where nodes are machines, these are the files of the working directory: others may be on a disk of the machine.
+    """
     made = str(getattr(array, "filename", None) or "") if getattr(array, "mode", "") == "w+" else ""
-    return bool(made) and not is_made_by_tempfile(made)
+    if not made or is_made_by_tempfile(made) or str(os.getpid()) in made:
+        return False
+    return not os.environ.get(SOCKETS_ONLY_VARIABLE) or Path.cwd() in Path(made).resolve().parents
 
 
 def refuse_emptied(walk: Walk) -> None:

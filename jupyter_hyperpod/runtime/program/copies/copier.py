@@ -96,7 +96,7 @@ class Copier:
             return value
         if self._known is not None and (key := self._known.key_of(value)) is not None:
             return {ORIGIN: key} | ({} if self._known.is_view(key) else self._content(value, before, path))
-        if self._known is None or self._contents or not isinstance(value, SHARED):
+        if self._known is None or not isinstance(value, SHARED):
             return self._whole(value, before, path)
         copy = self._whole(value, before.get(CONTENT) if isinstance(before, dict) else None, path)
         if copy is SKIPPED or (isinstance(copy, dict) and TYPE in copy):
@@ -256,7 +256,8 @@ class Copier:
             with suppress(Unfit):  # every member has it, so the copy is of another one
                 return self.fresh(copy)
         if self._known is not None and isinstance(copy, dict) and LABEL in copy:
-            return self._known.labelled(copy[LABEL], lambda: self._put_or_made(target, copy))
+            made = partial(self._put_or_made, self._known.unused(target, copy[LABEL]), copy.get(CONTENT, copy))
+            return self._known.labelled(copy[LABEL], made)
         return self._put_or_made(target, copy)
 
     def _put_or_made(self, target: Any, copy: Copy) -> Any:

@@ -57,7 +57,13 @@ def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> Own:
     What an optimizer keeps of each group of parameters travels with the optimizer, whatever variable holds it. A list
     of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
     """
-    found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
+    kept = [
+        tensor
+        for m in model.modules()
+        for name, tensor in m._buffers.items()
+        if name not in m._non_persistent_buffers_set
+    ]
+    found = [session, *model.modules(), *model.parameters(), *kept, *others]
     found = [value for value in found if value is not None and type(value) not in (list, dict, deque)]
     groups = [group for one in others if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
     own = Own(map(id, (*found, *groups)))
