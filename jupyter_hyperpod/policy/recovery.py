@@ -196,7 +196,7 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
 
 
-FIRST_PAIRS, PAIRS_EVERY = 4, 1024  # in the first steps members compare what their own micro-batches have left
+FIRST_PAIRS, PAIRS_EVERY = 4, 512  # in the first steps members compare what their own micro-batches have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +235,12 @@ def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerC
     """Those of step ``step + 1`` in a job that nothing disturbs; the same on every member.
 
     What a program does differently in later steps, or for some samples alone, does not show in the first step. In the
-    loop's steps 4, 8, 16, 32 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the
+    loop's steps 4, 6, 8, 12, 16, 24 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the
     rank before it, not always the same one.
     """
     turn = step // runs + 1
-    is_due = turn >= FIRST_PAIRS and (turn.bit_count() == 1 or turn % PAIRS_EVERY == 0)
+    is_spaced = turn.bit_count() == 1 or (turn % 3 == 0 and (turn // 3).bit_count() == 1)  # 4, 6, 8, 12, 16, 24 …
+    is_due = turn >= FIRST_PAIRS and (is_spaced or turn % PAIRS_EVERY == 0)
     if not is_due or not plan.ordinary or plan.world_size < 2:
         return ()
     found = []

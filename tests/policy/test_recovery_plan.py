@@ -174,8 +174,9 @@ def test_members_repeat_each_others_micro_batches_now_and_then() -> None:
     assert not pair_checks(begun, 3), "a step that was interrupted, or is the first"
     held = ordinary(begun, 8)
     due = [step + 1 for step in range(3000) if pair_checks(held, step)]
-    assert due == [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
-    assert [step + 1 for step in range(12) if pair_checks(held, step, runs=3)] == list(range(10, 13))
+    early = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+    assert due == [*early, 512, 768, 1024, 1536, 2048, 2560]
+    assert [step + 1 for step in range(12) if pair_checks(held, step, runs=3)] == [*range(10, 13)]
     seen = set()
     for step in due:
         checks = pair_checks(held, step - 1)
