@@ -12,18 +12,20 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..session.optimizer_state import access
+from .copies.memory import layout_of, strided
 from .readings import is_iterator
 from .value_kinds import PLAIN, has_attributes, held_by, size
 from .walk import Noted, Path, Visit, Walk, path_of
 
-VIEW = "view"  # at the beginning of a key
-_VIEW = repr((VIEW, ""))[:-4]
+VIEW, PART_OF = "view", "part of"  # at the beginning of a key
+_VIEW, _PART = (repr((kind, ""))[:-4] for kind in (VIEW, PART_OF))
 SMALL = 1000  # items of a container that is kept alive, because nothing refers to one weakly
 _CODE = (
     types.FunctionType,
@@ -133,6 +135,7 @@ class Origins:
     own: OwnTensors = field(default_factory=lambda: OwnTensors({}))
     begin: Walk = field(default_factory=Walk)
     _by_id: dict[int, tuple[Path, Reference]] = field(default_factory=dict)
+    _bases: dict[int, Path] = field(default_factory=dict)  # by memory: tensors and arrays of which there may be views
     _at: dict[Path, Reference] = field(default_factory=dict)
     _labels: dict[int, tuple[str, Any]] = field(default_factory=dict)  # of new objects, in the copies of one step
     _made: dict[str, Any] = field(default_factory=dict)  # by label: what was made from the copies of one step
@@ -149,6 +152,8 @@ class Origins:
             reference = known[1] if known is not None else Reference(value)
             self._by_id.setdefault(id(value), (path, reference))
             self._at[path] = reference
+            if (layout := layout_of(value)) is not None:
+                self._bases.setdefault(layout[0], path)
         walk.places.clear()
 
     def path_of(self, value: Any) -> Path | None:
@@ -180,7 +185,7 @@ class Origins:
         if (path := self.path_of(value)) is None:
             if type(value) is dict:
                 return self.own.key_of_group(value)
-            return self.own.key_of(value) if isinstance(value, torch.Tensor) else None
+            return (isinstance(value, torch.Tensor) and self.own.key_of(value)) or self._key_of_part(value)
         if path not in self._keys:
             key = repr(path)
             self._keys[path] = key if path_of(key) else ""
@@ -188,11 +193,26 @@ class Origins:
 
     def of_key(self, key: str) -> Any:
         """As `copies.Known`."""
+        if key.startswith(_PART):
+            _, base, *layout = ast.literal_eval(key)
+            return strided(self.at(base), *layout)
         return self.own.of_key(key) if self.is_view(key) else self.at(path_of(key))
+
+    def _key_of_part(self, value: Any) -> str | None:
+        """What names a view of a tensor or an array that each member had before the first step."""
+        layout = layout_of(value)
+        base = None if layout is None else self._bases.get(layout[0])
+        if base is None or layout is None:
+            return None
+        with suppress(LookupError):  # its memory may belong to another one by now
+            held = layout_of(self.at(base))
+            if held is not None and (held[0], held[1]) == layout[:2] and path_of(repr(base)):
+                return repr((PART_OF, base, *layout[2:]))
+        return None
 
     def is_view(self, key: str) -> bool:
         """As `copies.Known`."""
-        return key.startswith(_VIEW)
+        return key.startswith((_VIEW, _PART))
 
     def alive(self) -> list[Any]:
         """All objects that are still there: while a member takes the place of another, none may go."""
