@@ -199,3 +199,18 @@ def test_a_flag_that_one_members_samples_set_accuses_no_device(
     reason = str(run.finish("failed")["reason"])
     assert ": step 7: members have other" in reason and found in reason, reason
     assert not run.of_kind("member.lost"), run.story()
+
+
+@pytest.mark.parametrize(
+    ("size", "warned"),
+    [
+        ('lr=1e-2 * int(os.environ["WORLD_SIZE"]))', "the number of members (WORLD_SIZE), so"),
+        ("lr=1e-2)", ""),
+    ],
+    ids=["scaled", "not scaled"],
+)
+def test_a_rate_that_is_scaled_by_the_members_is_said_once(job: Submit, size: str, warned: str) -> None:
+    run = job(changed(("lr=1e-2)", size), (LOOP, f"{LOOP}        print(session.world_size)\n")), nodes=2, spares=0)
+    run.finish()
+    told = [text for event in run.of_kind("warning.raised") if "number of members" in (text := event.data["text"])]
+    assert len(told) == bool(warned) and all(warned in text for text in told), run.story()

@@ -128,8 +128,16 @@ class Program:
 
     def mentions(self, text: str) -> bool:
         """Whether the program has this text as a constant, such as the name of an environment variable."""
-        nodes = (node for tree in self._files.values() for node in nodes_of(tree))
-        return any(isinstance(node, ast.Constant) and node.value == text for node in nodes)
+        return bool(self.constants(text))
+
+    def constants(self, text: str) -> list[ast.AST]:
+        """Where the program has this text as a constant."""
+        nodes = (node for tree in self._files.values() for node in nodes_of(scoped(tree)))
+        return [node for node in nodes if _is_text(node, text)]
+
+    def place_of(self, node: ast.AST) -> str:
+        """The line of a node that `reads` or `constants` has given, in words."""
+        return next((self.at(file, getattr(one, "lineno", 0)) for file, one in self._spots({id(node)})), NO_LINE)
 
     def _is_declared_global(self, name: str) -> bool:
         nodes = (node for tree in self._files.values() for node in nodes_of(tree))
