@@ -9,12 +9,10 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from ..core.errors import SpecError, TrainingError
-from ..runtime.program.own_files import is_made_by_tempfile
+from ..runtime.program.own_files import is_made_by_tempfile, is_of_a_machine
 from ..runtime.program.rehearsal import members_join
-from ..system.addresses import SOCKETS_ONLY_VARIABLE
 
 PATIENCE_S = 120.0  # network file systems show a new folder to other machines late
-OF_A_MACHINE = {"/tmp", "/var/tmp", "/dev/shm"}  # folders that other machines do not see
 TEMPORARY = (
     "TrainingArguments(output_dir={folder!r}) is a temporary folder, which each member has for itself, and "
     "load_best_model_at_end=True loads rank 0's best checkpoint from it on every member. Name a folder that all nodes "
@@ -31,8 +29,7 @@ def refuse_temporary(args: TrainingArguments) -> None:
     """Raise SpecError where the best checkpoint would be loaded from a folder that other members do not have."""
     if not args.load_best_model_at_end or not members_join() or args.output_dir is None:
         return
-    is_below = not OF_A_MACHINE.isdisjoint(map(str, Path(args.output_dir).resolve().parents))
-    if is_made_by_tempfile(args.output_dir) or (is_below and os.environ.get(SOCKETS_ONLY_VARIABLE)):
+    if is_made_by_tempfile(args.output_dir) or is_of_a_machine(args.output_dir):
         raise SpecError(TEMPORARY.format(folder=args.output_dir))
 
 

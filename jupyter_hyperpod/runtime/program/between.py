@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import TrainingError
 from ..session.checksum import ChecksummedTensors, fold
 from ..session.state import TrainingState
-from .analysis.applying import reads_cell
+from .analysis.stepped_code import reads_cell
 
 CAREFUL_STEPS = 3  # whose states are compared by checksums: torch does not count what is written through .data
 REFUSED = (

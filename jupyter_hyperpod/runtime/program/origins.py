@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..session.optimizer_state import access
-from .copies.memory import layout_of, strided
+from .copies.layouts import layout_of, strided
 from .readings import is_iterator
 from .value_kinds import PLAIN, has_attributes, held_by, size
 from .walk import Noted, Path, Visit, Walk, path_of

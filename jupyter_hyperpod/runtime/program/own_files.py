@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -10,10 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...system.addresses import SOCKETS_ONLY_VARIABLE
+
 _FOREIGN = tuple(
     {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
 )
 
+_OF_A_MACHINE = {"/tmp", "/var/tmp", "/dev/shm"}
 _MADE = re.compile(r"tmp[a-z0-9_]{8}")
 FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list", "builtins.set", "collections.deque")
 
@@ -32,6 +36,12 @@ def is_made_by_tempfile(path: str) -> bool:
     top, whole = (Path(one).resolve() for one in (tempfile.gettempdir(), path))
     around = [one for one in (whole, *whole.parents) if top in one.parents]
     return any(_MADE.fullmatch(one.name.partition(".")[0]) and _is_private(one) for one in around)
+
+
+def is_of_a_machine(path: str) -> bool:
+    """Whether a path leads into a folder of temporary files, and nodes are machines, each with one of its own."""
+    around = set(map(str, Path(path).resolve().parents))
+    return bool(os.environ.get(SOCKETS_ONLY_VARIABLE)) and not _OF_A_MACHINE.isdisjoint(around)
 
 
 def _is_private(path: Path) -> bool:

@@ -117,7 +117,7 @@ class Integrity:
         if self._sealed is not None and self._sealed.step != self._state.applied:
             self.seal()
 
-    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute, writes: int | None) -> None:
+    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute, writes: int | None = None) -> None:
         """Compare with all members; ``compute(leaf, nodes)`` executes a micro-batch of this step.
 
         ``writes``: of the cell to parameters since the last step, None where they are not known. Raises Regroup where

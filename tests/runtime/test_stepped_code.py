@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_hyperpod.runtime.program.analysis.applying import reads_cell
+from jupyter_hyperpod.runtime.program.analysis.stepped_code import reads_cell
 from tests.runtime.conftest import Run, Submit
 
 CELL = """
