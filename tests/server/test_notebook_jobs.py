@@ -249,6 +249,7 @@ def test_the_server_answers_while_a_notebook_job_is_deleted(
         finally:
             os.kill(follower, signal.SIGCONT)
         assert [one.result(60) for one in deleted] == [None, None]
+    assert server.ask("DELETE", f"jobs/{held}") is None, "a tab that does not know it yet may ask once more"
     with pytest.raises(urllib.error.HTTPError):
         server.job(held)
     for job in cluster.job_ids():

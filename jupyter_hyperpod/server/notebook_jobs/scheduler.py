@@ -134,6 +134,9 @@ class HyperpodScheduler(Scheduler):
 
         Of a job on the cluster, what is returned has to be awaited.
         """
+        with self.db_session() as session:
+            if session.query(Job.job_id).filter(Job.job_id == job_id).first() is None:
+                return None  # another tab has deleted it
         model = self.get_job(job_id, False)
         if model.runtime_environment_name != ENVIRONMENT:
             super().delete_job(job_id)
