@@ -304,7 +304,7 @@ class Generations:
             yield from self._form([m.member for m in members if m not in early], BETWEEN)
             return
         state.roster.seat(plan.step)
-        held = _is_held(reports)
+        held = any(report.step is not None for report in reports)
         self._checkpoints.state_found(plan, held)
         if not held and plan.load is None:
             yield from state.repeated.begins_again(state.session_step)
@@ -356,8 +356,3 @@ def _free_port() -> int:
     """A TCP port on loopback that was free a moment ago, for the person's own process group."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _is_held(reports: Sequence[recovery.MemberState]) -> bool:
-    """Whether a member has the training state."""
-    return any(report.step is not None for report in reports)

@@ -66,10 +66,10 @@ def refuse_other_settings(
     raise TrainingError(SETTINGS.format(step=step, named=_differing(members), joined=said))
 
 
-def refuse_other_writes(step: int, states: Sequence[int], writes: Sequence[int]) -> None:
-    """Raise TrainingError where members' states differ, and the cell's writes to them as well."""
+def refuse_other_writes(step: int, writes: Sequence[int]) -> None:
+    """Members' states differ: raise TrainingError where the cell's writes to them do as well."""
     known = {rank: count for rank, count in enumerate(writes) if count != UNKNOWN_WRITES}
-    if len(set(states)) > 1 and len(set(known.values())) > 1:
+    if len(set(known.values())) > 1:
         named = few([f"{count} on rank {rank}" for rank, count in known.items()])
         raise TrainingError(WRITES.format(step=step, named=named))
 

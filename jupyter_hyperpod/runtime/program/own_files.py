@@ -41,7 +41,12 @@ def is_made_by_tempfile(path: str) -> bool:
 def is_of_a_machine(path: str) -> bool:
     """Whether a path leads into a folder of temporary files, and nodes are machines, each with one of its own."""
     around = set(map(str, Path(path).resolve().parents))
-    return bool(os.environ.get(SOCKETS_ONLY_VARIABLE)) and not _OF_A_MACHINE.isdisjoint(around)
+    return are_apart() and not _OF_A_MACHINE.isdisjoint(around)
+
+
+def are_apart() -> bool:
+    """Whether each node is a machine, with files of its own."""
+    return bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
 
 
 def _is_private(path: Path) -> bool:

@@ -149,7 +149,7 @@ class Integrity:
         if any(sealed != state for sealed, state, *_ in members):
             return [member[:3] for member in members]
         if len({state for _, state, *_ in members}) > 1:  # an optimizer may compute a setting from the weights
-            refuse_other_writes(step, [member[1] for member in members], [member[4] for member in members])
+            refuse_other_writes(step, [member[4] for member in members])
         else:
             refuse_other_settings(
                 step, [member[3] for member in members], settings, partial(self._gather, plan), plan.joined

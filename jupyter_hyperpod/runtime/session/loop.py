@@ -353,16 +353,13 @@ class Loop:
         if not self.has_begun:
             self._parts.comparison.between()
             self._carried.seal(0, self._loop)
-            if rehearsal.members_join() and self._group.rank == 0 and self._group.replica == 1:
-                self._say(depends_on_members())
+            says = rehearsal.members_join() and self._group.rank == 0 and self._group.replica == 1
+            if says and (warning := depends_on_members()):
+                self._group.warn(warning)
             self._join()
             self._state.watch.refuse_own_steps()
             rehearsal.join(self._state)
             self._carried.first_step = self._passed = self._state.applied
-
-    def _say(self, warning: str) -> None:
-        if warning:
-            self._group.warn(warning)
 
     def _start(self) -> None:
         """Call what `Session.on_start` was given: the registered state is there now."""

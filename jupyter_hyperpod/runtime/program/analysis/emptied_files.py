@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import TrainingError
-from ....system.addresses import SOCKETS_ONLY_VARIABLE
-from ..own_files import is_made_by_tempfile
+from ..own_files import are_apart, is_made_by_tempfile
 from ..walk import Walk
 from .reads import Flow
 from .source import Program
@@ -29,7 +28,7 @@ def is_emptied(array: Any) -> bool:
     made = str(getattr(array, "filename", None) or "") if getattr(array, "mode", "") == "w+" else ""
     if not made or is_made_by_tempfile(made) or str(os.getpid()) in made:
         return False
-    return not os.environ.get(SOCKETS_ONLY_VARIABLE) or Path.cwd() in Path(made).resolve().parents
+    return not are_apart() or Path.cwd() in Path(made).resolve().parents
 
 
 def refuse_emptied(walk: Walk) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import re
 import sys
 import time
@@ -14,9 +13,9 @@ from operator import itemgetter
 from pathlib import Path as File
 from typing import Any
 
-from ....system.addresses import SOCKETS_ONLY_VARIABLE
 from ...process_settings import SETTINGS
 from ..frames import callers, is_ours
+from ..own_files import are_apart
 from ..walk import Noted, Path, Walk
 from . import chance, data_sets, private_files
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
@@ -202,7 +201,7 @@ class Program:
             (chance.hooks_added, HOOK),
             (chance.files_read_back, FILE),
             (chance.switched, SWITCH),
-            (lambda tree: private_files.read_back(scoped(tree), self.reads, _are_apart()), PRIVATE),
+            (lambda tree: private_files.read_back(scoped(tree), self.reads, are_apart()), PRIVATE),
         )
         for rule, sentence in rules:
             for name, file, line in self._all(rule):
@@ -333,11 +332,6 @@ def _written(node: ast.AST) -> str:
 
 def _is_text(node: ast.AST, text: str) -> bool:
     return isinstance(node, ast.Constant) and node.value == text
-
-
-def _are_apart() -> bool:
-    """Whether each node of this job is a machine."""
-    return bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
 
 
 def _is_moment(content: Any) -> bool:
