@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..system.memory_files import anonymous
 from .read.plan import HUGE_PAGE_BYTES
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -66,12 +67,9 @@ class BlockPool:
 
 def _fresh(size: int) -> mmap.mmap:
     try:
-        block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return anonymous(size)
     except OSError as error:
         raise MemoryError(f"no room for a model of {size} bytes: {error.strerror}") from None
-    with suppress(OSError):  # a kernel without huge pages
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
 
 
 def map_file(descriptor: int, size: int, private: bool) -> Bytes:

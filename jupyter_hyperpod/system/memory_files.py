@@ -1,6 +1,7 @@
 """Memory files: anonymous files in memory, which other processes of the same user open by process and descriptor.
 
-And how memory is touched at once: page by page, that takes half as much processor time again.
+And memory of this process alone: in huge pages, and touched at once. Page by page, that takes half as much processor
+time again, and in small pages twice as much.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from contextlib import suppress
 
 from . import portable
 
@@ -43,6 +45,14 @@ def open_memory_file(pid: int, descriptor: int, inode: int) -> int:
         os.close(opened)
         raise FileNotFoundError(f"process {pid} has closed the memory file {descriptor}")
     return opened
+
+
+def anonymous(length: int) -> mmap.mmap:
+    """Memory of `length` zeroed bytes, in huge pages where they fit. Raises OSError."""
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def touch(address: int, length: int) -> bool:

