@@ -52,7 +52,7 @@ class Between:
         self._members_join = members_join
         self._seen: Observed | None = None
         self._careful = True
-        self._watched = ChecksummedTensors([])
+        self._watched = ChecksummedTensors([], ordered=True)
         self._is_new = False  # a step was applied since the cell was between two steps
         self._prepared = False  # the cell changed something before the step that runs, or ran last
         self._asked: tuple[frozenset[str], list[int], bool] | None = None  # `reads_cell` of these names and hooks

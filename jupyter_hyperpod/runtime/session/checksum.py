@@ -79,7 +79,8 @@ class ChecksummedTensors:
 
     def of(self, tensors: Sequence[torch.Tensor]) -> ChecksummedTensors:
         """This, or new views where these are other tensors."""
-        return self if list(map(id, self.tensors)) == list(map(id, tensors)) else ChecksummedTensors(tensors)
+        same = list(map(id, self.tensors)) == list(map(id, tensors))
+        return self if same else ChecksummedTensors(tensors, self._ordered)
 
     def checksums(self) -> Words:
         """One number per tensor, of its present bytes."""
