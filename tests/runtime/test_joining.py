@@ -109,6 +109,8 @@ def test_room_is_given_once_and_never_runs_out() -> None:
     taken = [prepared.take([3, 4], torch.float32) for _ in range(3)] + [prepared.take([2], torch.int64)]
     assert len({tensor.data_ptr() for tensor in taken}) == 4
     assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]
+    assert not any(tensor._is_view() for tensor in taken), "it would travel as a view when the next member joins"
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in taken), "it is saved alone"
 
 
 def test_room_is_touched_before_it_is_needed() -> None:

@@ -80,9 +80,17 @@ def _touched(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors like these, of zeros, each with a storage of its own."""
     shapes = [(parameter.dtype, parameter.numel()) for parameter in parameters]
     block = memory_files.anonymous(sum(aligned(length * dtype.itemsize) for dtype, length in shapes))
-    memory_files.touch(torch.frombuffer(block, dtype=torch.uint8).data_ptr(), len(block))
-    flats = carve(block, shapes)
-    return [flat.view(parameter.shape) for flat, parameter in zip(flats, parameters, strict=True)]
+    octets = torch.frombuffer(block, dtype=torch.uint8)
+    if not memory_files.touch(octets.data_ptr(), len(block)):
+        octets.zero_()
+    rooms = zip(carve(block, shapes), parameters, strict=True)
+    return [_whole(flat, parameter.shape) for flat, parameter in rooms]
+
+
+def _whole(flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The same memory as a tensor that is no view."""
+    strides = torch.empty(shape, device="meta").stride()
+    return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, shape, strides)
 
 
 def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:
