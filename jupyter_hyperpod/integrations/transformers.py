@@ -29,6 +29,10 @@ from .trainer_state import TrainerProgress
 hide_torchrun()  # before the arguments are made
 
 
+# what a Trainer is given, and what `TrainerProgress` carries: callbacks may hold them
+ALIKE = ("state", "control", "callback_handler", "accelerator", "train_dataset", "eval_dataset", "processing_class")
+
+
 class Progress(ProgressCallback):
     """The bar of the process that shows it, which may be another one after a loss."""
 
@@ -170,6 +174,7 @@ class Trainer(transformers.Trainer):
         self._progress = TrainerProgress(self.state, self.control, self.callback_handler.callbacks)
         session.register(trainer=self._progress)
         own = [one for one in self.callback_handler.callbacks if is_own_class(type(one)) and vars(one)]
+        session.leave_out(self, self.args, *(getattr(self, name, None) for name in ALIKE))
         session.register(**{f"callback_{number}": one for number, one in enumerate(own)})
         self._session = session
         self._show_main()

@@ -8,7 +8,7 @@ earlier: what its cell does until then belongs to the step that was missed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from .copies.forms import SKIPPED, Copy
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
 from .origins import Origins, OwnTensors
-from .value_kinds import State, Unfit, has_attributes
+from .value_kinds import PLAIN, State, Unfit, has_attributes
 
 LATE = (
     "{member} joined after step {step} and never ran line {line}, where the others bound {name}: bind it before the "
@@ -84,6 +84,7 @@ class Carried:
         pulled = () if worker is None else worker.context.spec.pull
         self.variables = LoopVariables(own, sources["model"], self.origins, pulled)
         self._own = own
+        self._alike: dict[int, Any] = {}  # what all members make alike, by id
         self._model = sources["model"]
         self._objects: dict[str, Any] = {STATE: self.values}
         self._sealed = Copies(0, 0)
@@ -111,9 +112,13 @@ class Carried:
                 )
             self._objects[name] = value
 
+    def leave_out(self, objects: Iterable[Any]) -> None:
+        """Do not carry these where registered objects hold them: all members make them alike."""
+        self._alike |= {id(one): one for one in objects if type(one) not in PLAIN}
+
     def seal(self, step: int, loop: int) -> None:
         """Copy everything: the cell is between two steps. Raises TrainingError for what cannot travel."""
-        copier = Copier(self._own)
+        copier = Copier(self._own.union(self._alike))
         self.origins.forget_new(step, loop)
         before, found = self._sealed.values, {}
         for name, value in self._objects.items():
@@ -181,7 +186,7 @@ class Carried:
                 self._left, self.left_with = loop, received.turn
         held = self.origins.alive()
         self.origins.forget_new()
-        copier = Copier(self._own, None, self._model)
+        copier = Copier(self._own.union(self._alike), None, self._model)
         if missing := received.values.keys() - self._objects.keys():
             raise TrainingError(
                 f"other members carry {', '.join(sorted(missing))}, which this member has not registered: call "

@@ -273,7 +273,7 @@ def _of_namespace(names: dict[str, Any]) -> Iterator[Visit]:
 
 def _of_module(module: types.ModuleType) -> Iterator[Visit]:
     file = vars(module).get("__file__")  # not getattr(), at which a module that is imported on use would be imported
-    if file and is_own_file(file) and not is_ours(file):
+    if file and is_own_file(file):
         yield from _of_namespace(vars(module))
 
 
@@ -292,7 +292,7 @@ def hooks_of(value: Any) -> Hashable:
     functions = [hook for table in tables for hook in table.values()]
     codes = [getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None) for hook in functions]
     files = [getattr(code, "co_filename", "<frozen") for code in codes]
-    own = [hook for hook, file in zip(functions, files, strict=True) if is_own_file(file) and not is_ours(file)]
+    own = [hook for hook, file in zip(functions, files, strict=True) if is_own_file(file)]
     return tuple(map(str, map(readings.of_function, own)))
 
 

@@ -1,4 +1,4 @@
-"""Which source files and classes are the person's own, neither of an installed package nor of Python itself."""
+"""Which source files and classes are the person's own: not of an installed package, of Python or of this package."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from ...system.addresses import SOCKETS_ONLY_VARIABLE
 
+_THIS_PACKAGE = str(Path(__file__).parents[2]) + os.sep  # which lies elsewhere in a checkout
 _FOREIGN = tuple(
     {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
 )
@@ -25,7 +26,7 @@ FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list",
 @lru_cache(maxsize=4096)
 def is_own_file(path: str) -> bool:
     """Whether a source file is the person's own."""
-    return not path.startswith((*_FOREIGN, "<frozen"))
+    return not path.startswith((*_FOREIGN, _THIS_PACKAGE, "<frozen"))
 
 
 def is_made_by_tempfile(path: str) -> bool:

@@ -262,6 +262,10 @@ class Session:
             )
         self._carried.register(objects)
 
+    def leave_out(self, *objects: Any) -> None:
+        """For integrations: these do not travel with registered objects that hold them. All members make them alike."""
+        self._carried.leave_out(objects)
+
     def on_start(self, function: Callable[[], object]) -> None:
         """Call ``function()`` on each member when it begins to train: at once where it joins at a later step, too.
 

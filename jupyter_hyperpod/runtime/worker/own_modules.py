@@ -16,7 +16,6 @@ from ...core.errors import Conflict, HyperpodError
 from ...core.names import may_be_trial
 from ...storage.source_record import SourceRecord
 from ...storage.store import JobStore
-from ..program.frames import is_ours
 from ..program.own_files import is_own_file
 
 CHANGED = "{path} has changed since this job began; its members run it as it was then. Submit again to run it as it is"
@@ -67,7 +66,7 @@ class OwnModules(MetaPathFinder):
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         found = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         origin = "" if found is None else found.origin or ""
-        if found and type(found.loader) is SourceFileLoader and is_own_file(origin) and not is_ours(origin):
+        if found and type(found.loader) is SourceFileLoader and is_own_file(origin):
             found.loader = RecordedLoader(fullname, origin, self._record, self._job)
         return found
 

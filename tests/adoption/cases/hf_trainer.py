@@ -22,7 +22,7 @@ samples = [{"input_ids": row, "labels": int(row.sum() % 2)} for row in words]
 arguments = TrainingArguments(
     output_dir="runs", per_device_train_batch_size=8, gradient_accumulation_steps=1, num_train_epochs=4,
     learning_rate=1e-3, warmup_steps=3, max_grad_norm=0.5, logging_steps=4, eval_strategy="epoch", save_strategy="no",
-    report_to="none", use_cpu=True, disable_tqdm=True, seed=7,
+    report_to="none", use_cpu=True, disable_tqdm=False, seed=7,
 )  # fmt: skip
 trainer = Trainer(model=model, args=arguments, train_dataset=samples[:40], eval_dataset=samples[40:])
 output = trainer.train()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..frames import callers, is_ours
+from ..frames import callers
 from ..own_files import is_own_class, is_own_file
 from ..readings import SHOWS, shows
 from ..value_kinds import NAMESPACES, PLAIN
@@ -46,7 +46,7 @@ def is_foreign(expression: ast.AST) -> bool | None:
         return None
     if isinstance(value, types.ModuleType):
         file = vars(value).get("__file__") or ""
-        own = value.__name__ == "__main__" or (is_own_file(file) and not is_ours(file))
+        own = value.__name__ == "__main__" or is_own_file(file)
         return not own and not SHOWS.intersection(value.__name__.split("."))
     if isinstance(value, types.FunctionType):
         return not is_own_file(value.__code__.co_filename)
@@ -66,7 +66,7 @@ def is_own_function(name: str) -> bool | None:
         return True
     if isinstance(value, (types.FunctionType, types.MethodType)):
         code = value.__code__
-        return value.__name__ != name and is_own_file(code.co_filename) and not is_ours(code.co_filename)
+        return value.__name__ != name and is_own_file(code.co_filename)
     return not isinstance(value, type) and callable(value) and is_own_class(type(value))
 
 
