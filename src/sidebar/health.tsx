@@ -63,7 +63,7 @@ export function NodeHealth(props: {
       {skipped.length > 0 && (
         <details>
           <summary className="jp-Hp-small">
-            {trans.__('Checks that could not run')}
+            {trans.__('Skipped checks')}
           </summary>
           {skipped.map(finding => (
             <p key={finding.probe} className="jp-Hp-small">
