@@ -107,6 +107,35 @@ def test_a_sampler_is_drawn_for_each_epoch_with_seeded_generators(counted: bool)
     assert [Sampled(Own(counted), 4, 10, 4).at(position) for position in range(11)] != forward[:11]
 
 
+class Growing(torch_data.Sampler[int]):
+    """A curriculum: three samples more in each epoch. ``wrong``: it gives one fewer than it says."""
+
+    def __init__(self, wrong: bool = False) -> None:
+        self.epoch, self.wrong = 0, wrong
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return min(10, 4 + 3 * self.epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(10)[: len(self) - self.wrong * self.epoch].tolist())
+
+
+def test_an_epoch_may_have_another_length() -> None:
+    one, other = (Sampled(Growing(), 3, 10, 4) for _ in range(2))
+    forward = [one.at(position) for position in range(31)]
+    epochs = [forward[begin:end] for begin, end in ((0, 4), (4, 11), (11, 21), (21, 31))]
+    assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    assert [other.at(position) for position in reversed(range(31))] == forward[::-1]
+    late = Sampled(Growing(), 3, 10, 4)
+    late.load_state_dict(one.state_dict())  # a member that joins
+    assert [late.at(position) for position in range(18, 31)] == forward[18:]
+    with pytest.raises(SpecError, match="has a length of 7 and gives 6 samples in epoch 1; expected as many"):
+        Sampled(Growing(wrong=True), 3, 10, 4).at(4)
+
+
 def test_drawing_leaves_the_generators_alone() -> None:
     sampler = Own()
     before = sampler.torch.get_state(), sampler.python.getstate(), sampler.numpy.bit_generator.state

@@ -6,6 +6,7 @@ import random
 import sys
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -34,8 +35,11 @@ class Sampled:
         self._sizes = BatchSizes(sizes, 1) if isinstance(sizes, int) else sizes
         self._cut = cut
         self.name = type(sampler).__name__
+        set_epoch = getattr(sampler, "set_epoch", None)
+        self._set_epoch = set_epoch if callable(set_epoch) else None
         self._length = _length(sampler)
-        self._ends: list[int] = []  # positions at which epochs end, of samplers without a length
+        self._is_regular = self._length is not None and self._set_epoch is None  # all epochs have one length
+        self._ends: list[int] = []  # positions at which epochs end, where each may have another length
         self._drawn: dict[int, array[int]] = {}
         self._expected: dict[int, int] = {}  # checksums of epochs that other members have drawn
         if self._draw(0) != self._draw(0):
@@ -51,7 +55,7 @@ class Sampled:
 
     def is_fixed(self, step: int) -> bool:
         """Whether the epochs of this step are drawn."""
-        if self._length is None and (not self._ends or self._sizes.span(step).stop > self._ends[-1]):
+        if not self._is_regular and (not self._ends or self._sizes.span(step).stop > self._ends[-1]):
             return False
         return all(epoch in self._drawn for epoch in self._epochs(step))
 
@@ -79,13 +83,29 @@ class Sampled:
 
     def _find(self, position: int) -> tuple[int, int]:
         """The epoch of a position, and the place in it."""
-        if self._length is not None:
+        if self._is_regular and self._length is not None:
             return divmod(position, self._kept(self._length))
         while not self._ends or position >= self._ends[-1]:
             before = self._ends[-1] if self._ends else 0
-            self._ends.append(before + len(self._epoch(len(self._ends))))
-        epoch = next(number for number, end in enumerate(self._ends) if position < end)
+            self._ends.append(before + self._length_of(len(self._ends)))
+        epoch = bisect_right(self._ends, position)
         return epoch, position - (self._ends[epoch - 1] if epoch else 0)
+
+    def _length_of(self, epoch: int) -> int:
+        """How many samples of an epoch count. A sampler with a length is asked for that alone."""
+        if self._length is None:
+            return len(self._epoch(epoch))
+        with self._in(epoch):
+            return self._kept(len(self._sampler))  # type: ignore[arg-type]
+
+    @contextmanager
+    def _in(self, epoch: int) -> Iterator[None]:
+        """The sampler is in this epoch, and all generators are seeded for it."""
+        seed = mix(self._seed, SAMPLER, epoch)
+        with seeded(seed), _own_generators(self._sampler, seed):
+            if self._set_epoch is not None:
+                self._set_epoch(epoch)
+            yield
 
     def _epoch(self, epoch: int) -> array[int]:
         if epoch not in self._drawn:
@@ -101,23 +121,21 @@ class Sampled:
         return self._drawn[epoch]
 
     def _draw(self, epoch: int) -> array[int]:
-        seed = mix(self._seed, SAMPLER, epoch)
-        with seeded(seed), _own_generators(self._sampler, seed):
-            if callable(set_epoch := getattr(self._sampler, "set_epoch", None)):
-                set_epoch(epoch)
-            found = self._listed()
-        if self._length is not None and len(found) != self._length:
+        with self._in(epoch):
+            length = _length(self._sampler) if self._set_epoch is not None else self._length
+            found = self._listed(length)
+        if length is not None and len(found) != length:
             raise SpecError(
-                f"the sampler {self.name} has a length of {self._length} and gives {len(found)} samples; expected as "
-                "many as its length"
+                f"the sampler {self.name} has a length of {length} and gives {len(found)} samples in epoch {epoch}; "
+                "expected as many as its length, which may change by set_epoch(epoch) alone"
             )
         kept = self._kept(len(found))
         if wrong := next((index for index in found if not 0 <= index < self._samples), None):
             raise SpecError(f"the sampler {self.name} gives sample {wrong}; the data has {self._samples}, from 0")
         return found[:kept]
 
-    def _listed(self) -> array[int]:
-        most = self._length if self._length is not None else max(ENDLESS, 10 * self._samples)
+    def _listed(self, length: int | None) -> array[int]:
+        most = length if length is not None else max(ENDLESS, 10 * self._samples)
         try:
             found = array("q", islice(self._sampler, most + 1))
         except TypeError as error:
@@ -125,7 +143,7 @@ class Sampled:
                 f"the sampler {self.name} gives no single whole numbers ({error}); expected a sampler of samples, not "
                 "of batches: the session cuts the batches"
             ) from error
-        if self._length is None and len(found) > most:
+        if length is None and len(found) > most:
             raise SpecError(f"the sampler {self.name} has no length and gave {most} samples; expected an end, or len()")
         return found
 
