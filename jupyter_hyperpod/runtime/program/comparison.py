@@ -79,8 +79,7 @@ KEPT = "it keeps results (functools.lru_cache), and one of them has changed"
 POSITION = "it is a {kind}, whose position cannot be copied"
 HIDDEN = "it is a {kind}, whose content cannot be seen"
 FOREIGN = "it holds {why}, which cannot be copied"
-
-
+ATTRIBUTES = {("global", "attr"), ("frame", "attr")}  # how a path to an attribute of a variable begins
 Settings = Sequence[Mapping[str, Any]]
 
 
@@ -179,6 +178,11 @@ class Comparison:
         """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
         return self.late.left(self._before) if self._active and self._before is not None else {}
 
+    def set_inside(self) -> set[tuple[str, str]]:
+        """Variables and attributes of them in which the loss function has set something: `left` judges that."""
+        paths = self.late.filled | self.late.lists
+        return {(p[0][1][1], p[1][1]) for p in paths if len(p) > 1 and (p[0][0], p[1][0]) in ATTRIBUTES}
+
     def kept(self) -> dict[str, str]:
         """What the loss function fills from step to step, and the training depends on; after a look at everything."""
         found = self.late.left(self.late.look(), kept=True)
@@ -252,15 +256,14 @@ class Comparison:
         refused = refused or program.reordered(names | program.changes, vars(self._carried.values))
         found = [refused] if refused else []
         for path, noted in before.changed(after).items():
-            matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late")
-            if matters:
+            if program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late"):
                 place, reader = program.place(noted.name), program.reader(path, noted)
                 read = f", which {reader} reads" if reader not in ("", place) else ""
                 label = _label(after.as_named(path), noted)
                 found.append(INSIDE.format(place=place, name=label, ident=noted.name, read=read))
         return found
 
-    def set_inside(self, before: Settings, after: Settings) -> list[str]:
+    def settings_inside(self, before: Settings, after: Settings) -> list[str]:
         """Sentences about settings of the optimizer, by parameter group, that a micro-batch has set otherwise."""
         groups = zip(before, after, strict=False)
         names = dict.fromkeys(name for one, other in groups for name in one if one[name] != other.get(name))
@@ -274,8 +277,8 @@ class Comparison:
         for path, noted in changed.items() if program is not None else ():
             if (
                 program is not None
-                and program.flow(path, noted) is not Flow.NOWHERE
                 and noted.kind not in ("cache", "late")
+                and program.flow(path, noted) is not Flow.NOWHERE
             ):
                 place = program.place(noted.name)
                 if isinstance(code, types.CodeType):
@@ -377,8 +380,7 @@ class Comparison:
             place = program.at(code.co_filename, code.co_firstlineno)
             raise TrainingError(KEEPS.format(place=place, name=f"{short(path)}()"))
         if names := readings.changing(function, self._carried.variables.changed):
-            place = program.place(noted.name)
-            raise TrainingError(CACHED.format(place=place, name=short(path), names=names[0]))
+            raise TrainingError(CACHED.format(place=program.place(noted.name), name=short(path), names=names[0]))
 
     def _refuse(self, path: Path, noted: Noted, program: Program, why: str) -> None:
         place = program.place(noted.name)

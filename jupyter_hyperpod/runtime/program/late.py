@@ -56,8 +56,8 @@ class LateChanges:
         self._origins: Origins = carried.origins
         self._copier = Copier(heap.own, kinds=True)
         self.inside: set[Path] = set()  # what the loss function has changed
-        self._set: set[Path] = set()  # those values of it that may be others in each step
-        self._lists: set[Path] = set()  # those lists and dictionaries of it
+        self.filled: set[Path] = set()  # those values of it that may be others in each step
+        self.lists: set[Path] = set()  # those lists and dictionaries of it
         self.deciding: set[str] = set()  # those of `left` on which the loop lets the training depend
         self._once: set[Path] | None = None  # what the loss function has set in the first step, and not again
         self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
@@ -86,9 +86,9 @@ class LateChanges:
         self.inside.add(_holder(path))
         is_kept = before is None or before.content == NOTHING
         if after.kind == "value" and not settings and not (after.at and is_kept):  # what a library finds once, it keeps
-            self._set.add(path)
+            self.filled.add(path)
         elif after.kind == "shape" and not settings and not after.at:
-            self._lists.add(path)
+            self.lists.add(path)
 
     def stepped(self, before: Walk, changed: Mapping[Path, Noted]) -> None:
         """A step has ended, in which the loss function has changed this."""
@@ -120,10 +120,10 @@ class LateChanges:
         Its copy was first made in this step; or ``is_set``: the loss function sets it in each step.
         """
         found = [path for key in self._carried.since if (path := path_of(key))]
-        if is_set and self._set | self._lists:
+        if is_set and self.filled | self.lists:
             now = self.look()
             program = Program(now)
-            least = dict.fromkeys(self._lists, Flow.TRAINING) | dict.fromkeys(self._set, Flow.PRINTED)
+            least = dict.fromkeys(self.lists, Flow.TRAINING) | dict.fromkeys(self.filled, Flow.PRINTED)
             there = least.keys() & now.found.keys()
             found += [path for path in there if program.flow(path, now.found[path]) >= least[path]]
         return sorted(map(text, found))
@@ -133,7 +133,7 @@ class LateChanges:
 
         ``kept``: only what it fills from step to step, such as a cache.
         """
-        here, program = (self._lists if kept else self._set | self._lists) & now.found.keys(), Program(now)
+        here, program = (self.lists if kept else self.filled | self.lists) & now.found.keys(), Program(now)
         found = {}
         for path in sorted(here):
             place, flow = program.read_by_loop(path, now.found[path])
@@ -202,14 +202,14 @@ class LateChanges:
         changed = {repr(key): _digest(noted) for key, _, noted in self._changed(now, new=True)}
         changed |= {repr(path): "gone" for path in self._gone(now)}
         places = {repr(place): self._named(visit.value) for place, visit in self._replaced(now)}
-        filled = {"inside": self.inside, "set": self._set, "lists": self._lists}
+        filled = {"inside": self.inside, "set": self.filled, "lists": self.lists}
         return {"changed": changed, "places": places} | {name: list(map(repr, paths)) for name, paths in filled.items()}
 
     def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
         """What this newcomer has otherwise than another one, which has shown it by `shown`; in words."""
         self.inside |= _paths(shown, "inside")  # first: what steps fill there is not this member's alone
-        self._set |= _paths(shown, "set")
-        self._lists |= _paths(shown, "lists")
+        self.filled |= _paths(shown, "set")
+        self.lists |= _paths(shown, "lists")
         if undone := self._to_undo(now, shown["changed"]):
             for path, content in undone.items():
                 with suppress(LookupError, AttributeError, TypeError):

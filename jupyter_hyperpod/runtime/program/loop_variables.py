@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -243,13 +243,17 @@ class LoopVariables:
         name = error.name or next(iter(re.findall(r"variable '(\w+)'", str(error))), "")
         return next(((name, place.found.named[name]) for place in self._places if name in place.found.named), None)
 
-    def digests(self) -> dict[str, str]:
-        """A digest for each variable that should be the same on all members, with its name and line."""
+    def digests(self, left_out: Collection[tuple[str, str]] = ()) -> dict[str, str]:
+        """A digest for each variable that should be the same on all members, with its name and line.
+
+        ``left_out``: attributes of variables that members may have otherwise.
+        """
         clocks = frozenset[str]().union(*(place.found.clocks for place in self._places))
         found, contents = {}, Copier(self._own, self.attributes, self._model, kinds=True)
         for variable in self._each():
             name, value = variable.name, variable.names.get(variable.name)
-            if name not in clocks and value is not None and (text := digest(value, contents)) is not None:
+            apart = {attribute for owner, attribute in left_out if owner == name}
+            if name not in clocks and value is not None and (text := digest(value, contents, apart)) is not None:
                 found[f"{name} (line {variable.line})"] = text
         return found
 

@@ -16,7 +16,7 @@ import torch
 from ...core.errors import TrainingError
 from ..comm import state_codec
 from .copies.copier import Copier
-from .copies.forms import SKIPPED
+from .copies.forms import OBJECT, SKIPPED
 from .copies.pandas_state import is_table
 from .functions import names_of
 from .own_files import is_own_file
@@ -51,12 +51,16 @@ def reachable(sources: Collection[Any]) -> Iterator[tuple[str, Any]]:
                     yield from _values(function, "", seen, DEEPEST)
 
 
-def digest(value: Any, copier: Copier) -> str | None:
-    """A short digest of a value; None for what has no content that can be read, such as a module or a large tensor."""
+def digest(value: Any, copier: Copier, left_out: Collection[str] = ()) -> str | None:
+    """A short digest of a value, without these attributes of it; None for what has no content that can be read, such
+    as a module or a large tensor.
+    """
     try:
         if elements(value) > LARGEST:
             return None
         copy = copier.copied(value)
+        if left_out and isinstance(copy, dict) and isinstance(parts := copy.get(OBJECT), dict):
+            copy = copy | {OBJECT: {name: part for name, part in parts.items() if name not in left_out}}
         return None if copy is SKIPPED else state_codec.digest({"value": copy})[:16]
     except (Unfit, TrainingError, RuntimeError, TypeError, ValueError):
         return None

@@ -180,7 +180,9 @@ class Reproducible:
         elif plan.world_size == 1:
             self._warn_alone()
         else:
-            self._compare(plan, step, carried.variables.digests() | carried.paths.digests())
+            self._compare(
+                plan, step, carried.variables.digests(self._comparison.set_inside()) | carried.paths.digests()
+            )
 
     def prove(self, plan: RecoveryPlan, step: int) -> None:
         """Compare what the program has changed with what newcomers have, before step ``step + 1``.
@@ -343,7 +345,7 @@ class Reproducible:
             walks.append(self._comparison.look())
             counted = self._comparison.counted(*walks[1:]) if turn else []
         if times:
-            counted += self._comparison.set_inside(settings, plain_settings(self._state.settings()))
+            counted += self._comparison.settings_inside(settings, plain_settings(self._state.settings()))
         shown = self._gather(plan, {"sums": sums, "counted": counted})
         if len({number for part in shown for number in part["sums"]}) == 1:
             if found := next((part["counted"] for part in shown if part["counted"]), None):
