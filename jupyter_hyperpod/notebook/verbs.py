@@ -24,6 +24,7 @@ from ..control import (
     watch,
 )
 from ..control.clusters import kept_pods
+from ..control.clusters.node_table import nodes_table
 from ..control.engines import presets
 from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
@@ -94,7 +95,7 @@ def _nodes(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     store = notebook.open_store()
     answer = nodes.run_nodes(options, store)
     if options.action == "list":
-        return Rows(answer.record["nodes"], answer.table or report.nodes_table(answer.record))
+        return Rows(answer.record["nodes"], answer.table or nodes_table(answer.record))
     return _answered(answer)
 
 
