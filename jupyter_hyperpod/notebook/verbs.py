@@ -28,7 +28,7 @@ from ..control.clusters.node_table import nodes_table
 from ..control.engines import presets
 from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
-from ..control.prospect import prospect
+from ..control.prospect import prospect, requested, spec_of
 from ..control.runs import labels, printed, promote
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
@@ -296,7 +296,7 @@ def show_dry_run(store: Store, fields: Mapping[str, Any], source: str, names: li
     print(f"would submit {code_lines(source)}, nothing was submitted:")
     for line in field_lines(shown_fields(fields) | ({"push": ", ".join(names)} if names else {})):
         print(line)
-    if said := prospect(store, fields):
+    for said in filter(None, (requested(spec_of(fields)), prospect(store, fields))):
         print(said)
 
 
