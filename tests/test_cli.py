@@ -35,9 +35,9 @@ def run(store: Store, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(store, *arguments), capture_output=True, text=True, timeout=60)
 
 
-def ask(store: Store, *arguments: str) -> Any:
+def ask(store: Store, *arguments: str, status: int = 0) -> Any:
     done = run(store, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
 
 
@@ -508,12 +508,19 @@ def test_dry_run_says_what_would_come_of_it(store: Store, tmp_path: Path, monkey
     assert ask(store, "submit", path, "--nodes", "4", "--dry-run")["prospect"] == ""
     done = run(store, "submit", path, "--nodes", "99", "--dry-run")
     said = "it would fail: it needs at least 99 nodes, this cluster has 4 (and 1 held back as spare): submit with"
-    assert done.returncode == 0 and said in done.stdout and "would submit cell.py (1 line):" in done.stdout
-    assert "no queue 'mine'" in ask(store, "submit", path, "--queue", "mine", "--dry-run")["prospect"]
+    assert done.returncode == 1 and said in done.stdout and "would submit cell.py (1 line):" in done.stdout
+    assert "no queue 'mine'" in ask(store, "submit", path, "--queue", "mine", "--dry-run", status=1)["prospect"]
     assert ask(store, "submit", path, "--nodes", "9", "--elastic", "2:9", "--dry-run")["prospect"] == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    slurm = ask(store, "submit", path, "--backend", "slurm", "--dry-run")["prospect"]
-    assert slurm.startswith("it would be refused: `sbatch`")
+    slurm = ("submit", path, "--backend", "slurm", "--nodes", "2", "--dry-run")
+    assert ask(store, *slurm, status=1)["prospect"].startswith("it would be refused: `sbatch`")
+    told = run(store, *slurm)
+    assert told.returncode == 1 and "it would be refused: `sbatch`" in told.stdout
+    assert "SLURM is asked for 3 nodes: 2 to run on and 1 spare (--spares 0 asks for none)" in told.stdout
+    assert "is asked for" not in run(store, *slurm, "--spares", "0").stdout
+    swept = write(tmp_path, "x = 1\nprint(x)\n", "swept.py")
+    sweep = ask(store, "submit", swept, "--sweep", "x=1,2", "--backend", "slurm", "--dry-run", status=1)
+    assert sweep["prospect"].startswith("it would be refused: `sbatch`") and len(sweep["trials"]) == 2
 
 
 def test_dry_run_knows_the_nodes_that_are_there(shared_cluster: Store, training: str, tmp_path: Path) -> None:
@@ -522,10 +529,11 @@ def test_dry_run_knows_the_nodes_that_are_there(shared_cluster: Store, training:
     assert said.startswith("it would wait: ") and said.endswith("of 5 nodes are free now, and it needs 4")
     at = ("--schedule", "@yearly", "--dry-run")
     assert ask(shared_cluster, "submit", path, "--nodes", "4", *at)["prospect"] == "", "which says nothing of that time"
-    assert ask(shared_cluster, "submit", path, "--nodes", "99", *at)["prospect"].startswith("it would fail: ")
+    impossible = ask(shared_cluster, "submit", path, "--nodes", "99", *at, status=1)["prospect"]
+    assert impossible.startswith("it would fail: ")
     failed = ask(shared_cluster, "submit", path, "--nodes", "99")["id"]
     reason = jobs.wait(shared_cluster, failed, timeout_s=60)["reason"]
-    dry = ask(shared_cluster, "submit", path, "--nodes", "99", "--dry-run")["prospect"]
+    dry = ask(shared_cluster, "submit", path, "--nodes", "99", "--dry-run", status=1)["prospect"]
     assert dry == f"it would fail: it {reason}", "the words are the same"
 
 

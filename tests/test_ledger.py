@@ -7,14 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from jupyter_hyperpod.backends.kubernetes import parse
+from jupyter_hyperpod.backends.kubernetes.runner import KubernetesRunner
 from jupyter_hyperpod.backends.slurm import script
 from jupyter_hyperpod.backends.slurm.runner import SlurmRunner
 from jupyter_hyperpod.backends.types import BASE, Element
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import ENDPOINT_FILE, Store
-from jupyter_hyperpod.supervisor.allocation.allocation import SENT_AGAIN_S, still_leaving
+from jupyter_hyperpod.supervisor.allocation.allocation import NO_NODES_S, SENT_AGAIN_S, Allocation, still_leaving
 from jupyter_hyperpod.supervisor.allocation.ledger import Ledger
 from jupyter_hyperpod.supervisor.entry import JobEntry
 
@@ -269,3 +272,31 @@ def test_who_was_told_to_leave_is_told_again_after_beginning_anew_or_staying_for
     assert still_leaving(told, {"1_0", "1_1"}, SENT_AGAIN_S - 1) == told
     assert still_leaving(told, {"1_1"}, 1.0) == {"1_1": 0.0}, "SLURM has queued the other again"
     assert not still_leaving(told, {"1_0", "1_1"}, SENT_AGAIN_S)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"state": parse.STARTING, "reason": "FailedMount: no such directory"}, "FailedMount: no such directory"),
+        ({"state": parse.STARTING, "reason": "ContainerCreating"}, ""),
+        ({"state": parse.PENDING, "reason": "no node can take it"}, "no node can take it"),
+    ],
+)
+def test_a_job_that_has_begun_says_why_another_of_its_nodes_does_not_begin(
+    store: Store, second: dict[str, str], said: str
+) -> None:
+    pods = {"image": "team/train:3", "claim": "data:/data"}
+    spec = JobSpec("job", store.put_cell("pass"), nodes=2, backend="kubernetes", kubernetes=pods)
+    entry, runner = JobEntry(store, store.create_job(spec)), KubernetesRunner({})
+    entry.started = True
+    runs = parse.element("hp-7-0", parse.RUNNING, "n1", "", entry.job.id, BASE)
+    waits = parse.element("hp-7-1", second["state"], "n2", second["reason"], entry.job.id, BASE)
+    assert runs is not None and waits is not None
+    runner._mine[entry.job.id]
+    runner._elements = {entry.job.id: [runs, waits]}
+    allocation = Allocation(entry, runner)
+    for allocation._read_s in (0.0, 1.0, NO_NODES_S + 2.0):
+        allocation._report_lacking([runs] if allocation._read_s == 0.0 else [runs, waits])
+    told = [event.data["reason"] for event in read_kinds(entry.job.events, ("decision.made",))]
+    assert told == ([f"Kubernetes has not started 1 node yet: {said}"] if said else [])
+    entry.journal.close()

@@ -10,6 +10,7 @@ import pytest
 from jupyter_hyperpod.control import cluster, nodes
 from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, NotFound, SpecError
 from jupyter_hyperpod.core.health import BY_HAND, DEEP, failed
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.journal_search import read_kinds
@@ -108,3 +109,34 @@ def test_checks_by_the_clock_do_not_fill_the_journal(store: Store) -> None:
         check.tell(store, "n1", "watch", "", f"check {number}")
     assert len(list(store.cluster_events.iterdir())) <= check.JOURNALS_KEPT + 1
     assert cluster.status(store)["health"]["n1"]["reason"] == f"check {check.JOURNALS_KEPT + 4}"
+
+
+def test_nodes_of_a_scheduler_on_which_jobs_run_are_listed_with_the_jobs(store: Store) -> None:
+    assert run(store, "nodes", "list").record["elsewhere"] == []
+    pods = {"image": "team/train:3", "claim": "data:/data"}
+    made = {}
+    for name in ("first", "second", "over"):
+        job = store.create_job(JobSpec(name, store.put_cell("pass"), backend="kubernetes", kubernetes=pods))
+        made[name] = job.id
+        members, spares = (["n2"], ["n1"]) if name == "second" else (["n1"], ["n3"])
+        facts = {"members": placed(members), "spares": placed(spares), "generation": 0, "reason": "", "target": 1}
+        with event_writer(job.events, "coordinator") as journal:
+            journal.append("job.state", {"state": "running", "reason": ""})
+            journal.append("generation.formed", facts)
+            if name == "over":
+                journal.append("job.state", {"state": "succeeded", "reason": ""})
+    answer = run(store, "nodes", "list")
+    both = [job_id for job_id in store.job_ids() if job_id != made["over"]]
+    expected = [("n1", both, False), ("n2", [made["second"]], False), ("n3", [made["first"]], True)]
+    assert answer.record["elsewhere"] == [
+        {"node": node, "title": "Kubernetes", "backend": "kubernetes", "jobs": jobs, "spare": spare}
+        for node, jobs, spare in expected
+    ]
+    assert answer.table is not None
+    _, first, _, third = answer.table.render().splitlines()
+    assert first.split()[:3] == ["n1", "elsewhere", "worker"] and third.split()[:3] == ["n3", "elsewhere", "spare"]
+    assert made["first"] in first and "a node of Kubernetes" in first
+
+
+def placed(nodes: list[str]) -> list[dict[str, object]]:
+    return [{"member": f"{node}.7", "node": node, "pid": 7, "host": node, "rank": 0} for node in nodes]

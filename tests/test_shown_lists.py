@@ -14,6 +14,7 @@ from traitlets.config import Config
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import lookup, report, sentences
 from jupyter_hyperpod.control import nodes as control_nodes
+from jupyter_hyperpod.control.clusters.node_table import nodes_table
 from jupyter_hyperpod.control.watch import JobWatch
 from jupyter_hyperpod.core.errors import NotFound, StoreError
 from jupyter_hyperpod.core.events import Event
@@ -223,7 +224,7 @@ def test_nodes_have_the_words_of_the_panel() -> None:
         node | {"node": "node-2", "state": "idle", "incarnation": 3, "spare": True},
         node | {"node": "node-3", "state": "partitioned", "incarnation": 1},
     ]
-    told = report.nodes_table({"nodes": nodes, "health": {}}).render()
+    told = nodes_table({"nodes": nodes, "health": {}}).render()
     heads, *rows = told.splitlines()
     assert "RESTARTED" in heads and "REPLACED" not in heads
     assert [row.split()[1] for row in rows[-3:]] == ["free", "free", "cut"] and "spare" in rows[-2]

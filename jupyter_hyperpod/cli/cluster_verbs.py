@@ -27,6 +27,7 @@ def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -
 
 def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     from ..control import cluster, report, verb_options
+    from ..control.clusters.node_table import nodes_table
 
     def wait(store: Store) -> None:
         terminal.status("waiting for the nodes to warm up")
@@ -40,7 +41,7 @@ def _run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) 
         view["idle"] = None  # the journal may still say what was going to be before
     lines = [report.cluster_line(view)]
     if options.action != "stop" and view["nodes"]:
-        lines.append(report.nodes_table(view).render(terminal.paint))
+        lines.append(nodes_table(view).render(terminal.paint))
     return terminal.answer(options, view, *lines)
 
 

@@ -28,7 +28,7 @@ _TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad"
 
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     from ..control.executed import stored_notebook
-    from ..control.prospect import prospect
+    from ..control.prospect import is_hopeless, prospect, requested, spec_of
     from ..control.schedules.verbs import chosen_timing
     from ..control.sources.source import read_file
     from ..control.submit_options import field_lines, job_name, shown_fields, spec_fields
@@ -52,18 +52,23 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     if options.dry_run:
         shown, said = shown_fields(fields), prospect(store, fields)
         lines = [f"would submit {path.name} ({code_lines(source)}):"]
-        lines += field_lines(shown, terminal.paint)
+        lines += [*field_lines(shown, terminal.paint), *filter(None, [requested(spec_of(fields))])]
         lines += [terminal.paint(said, "warn")] if said else []
-        return terminal.answer(options, {"dry_run": True, "spec": shown, "prospect": said}, *lines)
+        record = {"dry_run": True, "spec": shown, "prospect": said}
+        return terminal.answer(options, record, *lines, ok=not is_hopeless(said))
     return _submitted(jobs.submit(store, source, fields), options, store, terminal)
 
 
 def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..control.prospect import requested
+
     if options.json:
         terminal.json({"id": job_id}, None if options.follow else 2)
     elif not options.follow:
         terminal.line(job_id)
         terminal.note(f"follow it with: jupyter hyperpod logs {job_id} --follow")
+        if asked := requested(store.job(job_id).spec()):
+            terminal.note(asked)
     for text in jobs.submission_warnings(store, job_id):
         terminal.note(f"warning: {text}")
     return _follow_to_end(store, job_id, options, terminal) if options.follow else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..control.prospect import is_hopeless
 from ..control.schedules import verbs
 from ..control.schedules.verbs import ScheduleOptions
 from ..control.submit_options import field_lines, shown_fields
@@ -33,7 +34,8 @@ def run_submit(
         lines = [f"would schedule {fields['name']} {line}"]
         lines += field_lines(shown, terminal.paint)
         lines += [terminal.paint(said, "warn")] if said else []
-        return terminal.answer(options, {"dry_run": True, "schedule": told, "spec": shown, "prospect": said}, *lines)
+        record = {"dry_run": True, "schedule": told, "spec": shown, "prospect": said}
+        return terminal.answer(options, record, *lines, ok=not is_hopeless(said))
     answer = verbs.add(store, source, fields, timing, COMMAND)
     return terminal.answer(options, answer.record, *answer.lines)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..control import jobs
+from ..control.prospect import is_hopeless
 from ..control.sweeps import asking, sweep_table, verbs
 from ..control.sweeps.plan import SweepPlan, remarks
 from ..control.sweeps.trials import Sweep, SweepTrial
@@ -27,8 +28,8 @@ def run_submit(
 ) -> int:
     """Submit a sweep, and follow it where that is asked for."""
     if options.dry_run:
-        told, lines = verbs.dry_run(source, fields, plan)
-        return terminal.answer(options, {"dry_run": True, **told}, *lines)
+        told, lines = verbs.dry_run(store, source, fields, plan)
+        return terminal.answer(options, {"dry_run": True, **told}, *lines, ok=not is_hopeless(told["prospect"]))
     if plan.asks and not options.follow:
         raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: give --follow")
     for text in remarks(source, plan):

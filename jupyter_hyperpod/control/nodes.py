@@ -34,6 +34,7 @@ from ..storage.store import Store, private_directory, write_private
 from ..system.users import own_name
 from . import cluster, report, text_tables
 from .clusters import scheduler_nodes
+from .clusters.node_table import nodes_table
 from .option_parser import add_action
 from .text_tables import Answer, Cell, Table
 
@@ -106,7 +107,8 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
         if options.node is not None:
             raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
         view = cluster.status(store)
-        return Answer(view, report.nodes_table(view))
+        view["elsewhere"] = scheduler_nodes.in_use(store)
+        return Answer(view, nodes_table(view))
     if options.node is None:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":

@@ -14,6 +14,9 @@ from ..storage import host_lease
 from ..storage.store import Store
 from . import cluster, jobs
 from .clusters.shape import local_shape, usual_shape
+from .remote import followed
+
+REFUSED, FAILS = "it would be refused", "it would fail"
 
 
 def prospect(store: Store, fields: Mapping[str, Any], *, later: bool = False) -> str:
@@ -23,15 +26,35 @@ def prospect(store: Store, fields: Mapping[str, Any], *, later: bool = False) ->
 
     The words are those of `jobs.submit` and of the supervisor. Raises SpecError for a bad request.
     """
-    spec = jobs.make_spec(jobs.complete(fields), "")
+    spec = spec_of(fields)
+    backend = load(spec.backend)
     try:
         store.refuse_foreign()
+        followed.check_backend(spec.backend, spec.backend_options)
     except HyperpodError as error:
-        return f"it would be refused: {error}"
-    backend = load(spec.backend)
-    if problem := backend.missing() or backend.refusal(spec.backend_options, str(store.root), spec.start_minimum):
-        return f"it would be refused: {problem}"
+        return f"{REFUSED}: {error}"
+    if problem := backend.refusal(spec.backend_options, str(store.root), spec.start_minimum):
+        return f"{REFUSED}: {problem}"
     return _on_this_cluster(store, spec, later) if backend.capabilities.owns_nodes else ""
+
+
+def is_hopeless(said: str) -> bool:
+    """Whether nothing would come of a submission of which `prospect` has said this."""
+    return said.startswith((REFUSED, FAILS))
+
+
+def spec_of(fields: Mapping[str, Any]) -> JobSpec:
+    """What a submission with these fields would ask for. Raises SpecError for a bad request."""
+    return jobs.make_spec(jobs.complete(fields), "")
+
+
+def requested(spec: JobSpec) -> str:
+    """How many nodes a job asks its scheduler for, as a sentence; "" where that is no more than it is to run on."""
+    backend = load(spec.backend)
+    if backend.capabilities.owns_nodes or not spec.spares:
+        return ""
+    asked = f"{backend.title} is asked for {plural(spec.nodes + spec.spares, 'node')}"
+    return f"{asked}: {spec.nodes} to run on and {spec.spares} spare (--spares 0 asks for none)"
 
 
 def _on_this_cluster(store: Store, spec: JobSpec, later: bool) -> str:
@@ -49,7 +72,7 @@ def _on_this_cluster(store: Store, spec: JobSpec, later: bool) -> str:
     if not states and host_lease.served_by(store):
         return ""  # another host knows its nodes
     if never := impossible(claim, shape["nodes"], shape["spares"], shape["queues"]):
-        return f"it would fail: it {never}" if never.startswith("needs") else f"it would fail: {never}"
+        return f"{FAILS}: it {never}" if never.startswith("needs") else f"{FAILS}: {never}"
     free = sum(node["state"] == "idle" for node in cluster.status(store)["nodes"])
     if states and not later and free < spec.start_minimum:
         are = "is" if free == 1 else "are"

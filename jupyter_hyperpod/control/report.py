@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..core.events import TERMINAL_STATES
-from ..core.health import SCHEDULABLE, STATUS
 from ..core.incidents import cause_text, way
 from ..core.units import format_bytes, format_duration, format_rate, plural
 from ..core.vocabulary import NODE_WORDS
@@ -179,42 +178,6 @@ def jobs_table(views: Sequence[View], now_s: float | None = None, trials: Mappin
     kept = [at for at, name in enumerate(names) if name not in ("TRIAL", "TAGS") or any(row[at].text for row in rows)]
     headers, rows = tuple(names[at] for at in kept), [[row[at] for at in kept] for row in rows]
     return Table(headers, rows, "no jobs yet; `jupyter hyperpod submit FILE` or a %%hyperpod cell starts one")
-
-
-def nodes_table(cluster: View) -> Table:
-    """Return the table of a cluster's nodes."""
-    now_s = time.time()
-    rows = [
-        [
-            Cell(node["node"]),
-            state_cell(node["state"]),
-            Cell("spare" if node["spare"] else "worker", "quiet"),
-            Cell(f"{node['used']}/{node['slots']}"),
-            Cell(", ".join(node["jobs"]) or "-"),
-            Cell(str(node["pid"] or "-"), "quiet"),
-            Cell(str(max(0, (node["incarnation"] or 1) - 1)), "warn" if (node["incarnation"] or 1) > 1 else "quiet"),
-            Cell(ago(node["since_s"], now_s), "quiet"),
-            health_cell(cluster["health"].get(node["node"])),
-            Cell(node["reason"]),
-        ]
-        for node in cluster["nodes"]
-    ]
-    names = {node["node"] for node in cluster["nodes"]}
-    rows += [
-        [Cell(name), Cell("elsewhere", "quiet"), *[Cell("-", "quiet")] * 6, health_cell(health), Cell(health["reason"])]
-        for name, health in cluster["health"].items()
-        if name not in names
-    ]
-    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">RESTARTED", "SINCE", "HEALTH", "REASON")
-    return Table(headers, rows, "no nodes; `jupyter hyperpod cluster start` starts them")
-
-
-def health_cell(health: View | None) -> Cell:
-    """Return a node's health in HyperPod's terms."""
-    if health is None:
-        return Cell("-", "quiet")
-    status = health["labels"].get(STATUS, SCHEDULABLE)
-    return Cell(status, "good" if status == SCHEDULABLE else "bad")
 
 
 def cluster_line(cluster: View) -> str:

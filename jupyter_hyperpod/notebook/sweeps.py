@@ -39,7 +39,7 @@ def submit(
 ) -> None:
     """Submit the cell as a sweep and follow it. The trials are there already where the cell is interrupted."""
     if options.dry_run:
-        print("nothing was submitted:", *verbs.dry_run(source, fields, plan)[1], sep="\n")
+        print("nothing was submitted:", *verbs.dry_run(notebook.open_store(), source, fields, plan)[1], sep="\n")
         return
     if plan.asks and options.detach:
         raise SpecError(f"the sampler {plan.sampler} chooses a trial by how earlier ones ended: leave out --detach")

@@ -24,10 +24,11 @@ from ..control import (
     watch,
 )
 from ..control.clusters import kept_pods
+from ..control.clusters.node_table import nodes_table
 from ..control.engines import presets
 from ..control.executed import executed_notebook
 from ..control.parity import environment_verbs
-from ..control.prospect import prospect
+from ..control.prospect import prospect, requested, spec_of
 from ..control.runs import labels, printed, promote
 from ..control.runs import verbs as runs
 from ..control.sentences import event_sentence
@@ -94,7 +95,7 @@ def _nodes(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     store = notebook.open_store()
     answer = nodes.run_nodes(options, store)
     if options.action == "list":
-        return Rows(answer.record["nodes"], answer.table or report.nodes_table(answer.record))
+        return Rows(answer.record["nodes"], answer.table or nodes_table(answer.record))
     return _answered(answer)
 
 
@@ -295,7 +296,7 @@ def show_dry_run(store: Store, fields: Mapping[str, Any], source: str, names: li
     print(f"would submit {code_lines(source)}, nothing was submitted:")
     for line in field_lines(shown_fields(fields) | ({"push": ", ".join(names)} if names else {})):
         print(line)
-    if said := prospect(store, fields):
+    for said in filter(None, (requested(spec_of(fields)), prospect(store, fields))):
         print(said)
 
 

@@ -20,6 +20,7 @@ from IPython.display import display
 from traitlets import Bool, Dict, Float, HasTraits, Int, List, Unicode
 
 from ..control import cluster, lookup, report
+from ..control.clusters.node_table import nodes_table
 from ..control.watch import SILENCE_NOTICE_S, TICK_S, SupervisorSilence
 from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES, Event
@@ -216,7 +217,7 @@ class Cluster(Live):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """The table of the nodes, as it is now."""
-        line, table = report.cluster_line(self._view), report.nodes_table(self._view)
+        line, table = report.cluster_line(self._view), nodes_table(self._view)
         return {"text/plain": f"{line}\n{table.render()}", "text/html": f"<div>{html.escape(line)}</div>{table.html()}"}
 
     def __repr__(self) -> str:

@@ -188,6 +188,15 @@ def test_a_job_whose_head_never_starts_says_why_and_is_stopped(
     assert laptop.head_pods(run) == []
 
 
+def test_an_account_without_rights_is_named_with_what_gives_them(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.options = ["account=default" if one.startswith("account=") else one for one in laptop.options]
+    run = laptop.train(tmp_path, TRAIN, "--nodes", "1")
+    run.until(lambda: "`jupyter hyperpod setup role --account default`" in run.view["reason"], START_S)
+    assert "--kubernetes account=NAME" in run.view["reason"] and run.view["state"] == "pending"
+    laptop("stop", run.job_id)
+    assert run.until_ended(START_S)["state"] == "stopped"
+
+
 def test_a_head_whose_store_is_gone_says_that_the_job_is(laptop: Laptop, kubernetes: Testbed, tmp_path: Path) -> None:
     run = laptop.train(tmp_path, "import time\nprint('waits', flush=True)\ntime.sleep(10_000)\n", "--nodes", "1")
     run.until(lambda: bool(run.text()), START_S)

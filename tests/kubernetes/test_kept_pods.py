@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.backends.kubernetes import manifests
 from jupyter_hyperpod.backends.kubernetes.client import Api
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
-from jupyter_hyperpod.backends.kubernetes.warm.fitting import FREE, KEEPER, FreePod
+from jupyter_hyperpod.backends.kubernetes.warm.fitting import FREE, KEEPER, LEFT_S, FreePod
 from jupyter_hyperpod.backends.kubernetes.warm.keeper import READY
 from jupyter_hyperpod.backends.kubernetes.warm.pod_order import PodOrder
 from jupyter_hyperpod.backends.kubernetes.warm.pods import KeptPods, listed, path
@@ -166,6 +166,7 @@ def test_a_kept_pod_ends_by_itself_though_nobody_is_there(kubernetes: Testbed, j
     kubernetes.until(lambda: kept(kubernetes) == {}, "no pod is kept any more", 60)
     phases = {pod["status"]["phase"] for pod in pods_in(kubernetes)}
     assert phases <= {"Succeeded"}, phases
+    kubernetes.until(lambda: pods_in(kubernetes) == [], "what is left of it is gone", LEFT_S + 30)
 
 
 # Two jobs that a kept pod can be given to: what runs in it says which.

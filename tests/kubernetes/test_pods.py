@@ -18,7 +18,7 @@ from jupyter_hyperpod.backends.kubernetes.client import Api
 from jupyter_hyperpod.backends.kubernetes.kubeconfig import read_access
 from jupyter_hyperpod.backends.types import BASE
 from tests.backends.kubernetes.test_manifests import OPTIONS, PLACED, PLAN
-from tests.kubernetes.conftest import TREE
+from tests.kubernetes.conftest import TREE, Submit
 from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, laptop
 from tests.kubernetes.test_jobs import jobs_of, pods_of
 from tests.runtime.conftest import Run
@@ -123,6 +123,25 @@ def test_a_job_trains_in_pods_that_a_restricted_namespace_admits(
     assert {one.stat().st_uid for one in restricted.of_head(run).rglob("*")} == {PERSON}
     kubernetes.until(lambda: restricted.head_pods(run) == [] and jobs_of(kubernetes, run) == [], "nothing is left")
     restricted.same_journal(run)
+
+
+def test_a_volume_that_cannot_be_mounted_is_why_a_job_waits_and_it_runs_when_that_is_over(
+    job: Submit, kubernetes: Testbed, tmp_path: Path
+) -> None:
+    absent = tmp_path / "absent"
+    of_nodes = f'hostPath: {{path: "{absent}"'
+    made = claimed("absent", absent, "ReadWriteMany").replace(of_nodes, f"{of_nodes}, type: Directory")
+    kubernetes.kubectl("apply", "-f", "-", text=made)
+    try:
+        options = ["--nodes", "1", "--spares", "0", "--kubernetes", "claim=absent:/absent"]
+        run = job(*options, source="print('runs', flush=True)")
+        run.until(lambda: "FailedMount: MountVolume.SetUp failed" in run.view["reason"], START_S)
+        assert run.view["state"] == "pending" and "is not a directory" in run.view["reason"]
+        absent.mkdir()
+        run.finish(timeout_s=2 * START_S)
+        assert "runs" in "".join(run.text().values())
+    finally:
+        kubernetes.kubectl("delete", "--wait=false", "-f", "-", text=made)
 
 
 def test_the_api_server_takes_every_manifest_and_drops_nothing_of_it(kubernetes: Testbed) -> None:

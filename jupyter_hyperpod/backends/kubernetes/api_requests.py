@@ -26,6 +26,7 @@ from ...core.errors import ClusterError
 from ...core.units import cut
 from .kubeconfig import Access
 from .login import Credential, Login, headers
+from .rights import remedy
 
 CONNECT_S, ANSWER_S = 10.0, 30.0
 TRIES, PAUSE_S, LONGEST_PAUSE_S = 6, 0.1, 5.0
@@ -322,8 +323,9 @@ def refusal(request: ApiRequest, status: int, body: bytes) -> ApiError:
     """What the server said, as an error."""
     reason, message = parse_status(body)
     said = message or reason or http.client.responses.get(status, "no reason is given")
-    remedy = f"; {REMEDIES[status]}" if status in REMEDIES else ""
-    return ApiError(status, reason, f"the API server refuses to {request} ({status}): {cut(said, 600)}{remedy}")
+    what = remedy(message) or REMEDIES.get(status, "")
+    told = f"the API server refuses to {request} ({status}): {cut(said, 600)}"
+    return ApiError(status, reason, f"{told}; {what}" if what else told)
 
 
 def parse_status(body: bytes) -> tuple[str, str]:

@@ -16,8 +16,9 @@ from ..types import Capabilities, KeptPlace, Surroundings
 from . import inquiry, parse, remedies
 from .health.health_board import KubernetesHealthBoard
 from .kubeconfig import context_names, kubeconfig_files, read_access
+from .pod_sharing import foreign_user, not_shared
 from .remote_head import KubernetesHead
-from .runner import NODES, KubernetesRunner, connect, foreign_user, not_shared
+from .runner import NODES, KubernetesRunner, connect
 from .warm import pods
 
 

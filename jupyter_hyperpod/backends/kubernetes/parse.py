@@ -13,6 +13,7 @@ from ...core.health import SCHEDULABLE, STATUS, HealthRecord
 from ...core.units import first_line
 from ..types import Element, ElementPhase, NodeInfo, ReportedNode
 from .manifests import BATCH, JOB, PART, PREFIX, element_name
+from .reasons.unschedulable import explained
 from .workloads.workload import JOB as JOB_OBJECT
 from .workloads.workload import JOB_NAME, is_suspended
 
@@ -39,6 +40,7 @@ PHASES = {
     # a node's kubelet has refused it before it began
     **dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"), ElementPhase.ENDED),
 }
+NOTHING: Mapping[str, str] = {}
 FAILED = "Failed"
 ENDED = ("Complete", "Completed", FAILED)  # conditions of a Job, and of a HyperPodPyTorchJob
 INDEX = f"{PREFIX}/index"  # a label: which element of its batch a Job is that was made for another one
@@ -62,26 +64,28 @@ def element(
     return Element(name, state, phase, node, first_line(reason, SAID), job, part, int(batch), (), status)
 
 
-def elements(jobs: Iterable[Object], pods: Iterable[Object]) -> dict[str, list[Element]]:
-    """All elements, by job."""
+def elements(
+    jobs: Iterable[Object], pods: Iterable[Object], stuck: Mapping[str, str] = NOTHING
+) -> dict[str, list[Element]]:
+    """All elements, by job; ``stuck``: why pods do not start, by their names."""
     mine: dict[str, list[Object]] = defaultdict(list)
     for pod in pods:
         mine[_about(pod).get("labels", {}).get(JOB_NAME, "")].append(pod)
     found: dict[str, list[Element]] = defaultdict(list)
     for job in jobs:
-        read = _element(job, mine.get(_about(job)["name"], []))
+        read = _element(job, mine.get(_about(job)["name"], []), stuck)
         if read is not None:
             found[read.job].append(read)
     return dict(found)
 
 
-def _element(job: Object, pods: Sequence[Object]) -> Element | None:
+def _element(job: Object, pods: Sequence[Object], stuck: Mapping[str, str]) -> Element | None:
     about = _about(job)
     marks = about.get("labels", {})
     if not marks.get(JOB) or not marks.get(BATCH):
         return None
     pod = current(pods)
-    state, reason = job_state(job, pod)
+    state, reason = job_state(job, pod, stuck)
     node = pod["spec"].get("nodeName", "") if pod else ""
     return element(element_of(job), state, node, reason, marks[JOB], marks.get(PART, ""), _exit_status(pod))
 
@@ -112,8 +116,8 @@ def is_leaving(pod: Object) -> bool:
     return bool(_about(pod).get("deletionTimestamp"))
 
 
-def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
-    """An element's state and the reason."""
+def job_state(job: Object, pod: Object | None, stuck: Mapping[str, str] = NOTHING) -> tuple[str, str]:
+    """An element's state and the reason; ``stuck``: see `elements`."""
     about, ended, kind = _about(job), _condition(job, *ENDED), job.get("kind") or JOB_OBJECT.kind
     if about.get("deletionTimestamp"):
         return CANCELLED, f"its {kind} is being deleted"
@@ -128,7 +132,8 @@ def job_state(job: Object, pod: Object | None) -> tuple[str, str]:
         again = ", and Kubernetes makes another" if kind == JOB_OBJECT.kind else ""
         told = f"its pod is being deleted{again}" if pod else _before_pod(job)
         return (REPLACING if pod else PENDING), told
-    return _pod_state(pod)
+    state, reason = _pod_state(pod)
+    return state, stuck.get(_about(pod).get("name", ""), reason) if is_creating(pod) else reason
 
 
 def _before_pod(job: Object) -> str:
@@ -159,14 +164,23 @@ def _pod_state(pod: Object) -> tuple[str, str]:
         return _failure({}, pod)
     if not pod["spec"].get("nodeName"):
         placed = _condition(pod, "PodScheduled") or {}
-        return PENDING, placed.get("message") or "the scheduler has not looked at it yet"
+        return PENDING, explained(str(placed.get("message") or "the scheduler has not looked at it yet"))
     waiting = _container(pod).get("state", {}).get("waiting", {})
     return STARTING, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or PLACED
 
 
+def is_creating(pod: Object) -> bool:
+    """Whether the node of a pod is making its container, as far as the pod says."""
+    return not is_leaving(pod) and _in_creation(*_pod_state(pod))
+
+
 def is_being_created(element: Element) -> bool:
     """Whether its node is making its container, and nothing is known to be wrong."""
-    return element.state == STARTING and element.reason.partition(":")[0] in CREATING
+    return _in_creation(element.state, element.reason)
+
+
+def _in_creation(state: str, reason: str) -> bool:
+    return state == STARTING and reason.partition(":")[0] in CREATING
 
 
 def _failure(ended: Object, pod: Object | None) -> tuple[str, str]:

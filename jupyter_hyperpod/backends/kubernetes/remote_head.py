@@ -10,6 +10,7 @@ from ...core.errors import ClusterError
 from ..types import HeadPhase, HeadState
 from . import manifests, parse
 from .client import Api, ApiError
+from .reasons.stuck_pods import StuckPods
 from .workloads.workload import JOB_NAME, workload
 
 PASSING = (400, 401, 404, 409, 429, 500, 502, 503, 504)  # a later try may not meet it: 400 is a pod that has just ended
@@ -20,7 +21,7 @@ class KubernetesHead:
 
     def __init__(self, api: Api, options: Mapping[str, str], job_id: str) -> None:
         self._api, self._options, self._job_id = api, dict(options), job_id
-        self._name, self._python = manifests.head_name(job_id), ""
+        self._name, self._python, self._stuck = manifests.head_name(job_id), "", StuckPods()
 
     @property
     def store(self) -> str:
@@ -45,7 +46,7 @@ class KubernetesHead:
         if job is None:
             return HeadState(HeadPhase.ABSENT, "its Job is gone")
         pods = self._own_pods()
-        state, reason = parse.job_state(job, parse.current(pods))
+        state, reason = parse.job_state(job, parse.current(pods), self._stuck.told(self._api, pods))
         if state == parse.RUNNING:
             return HeadState(HeadPhase.RUNNING)
         phase = HeadPhase.WAITING

@@ -57,6 +57,7 @@ RIGHTS = (
     Right("watch", "pods", "hearing at once of what happens to the nodes of a job", needed=False),
     Right("delete", "pods", "letting a node leave a job with notice"),
     Right("patch", "pods", "keeping pods for the next job", needed=False),
+    Right("list", "events", "saying why a pod is not started by its node", needed=False),
     # both, because a websocket counts as reading before Kubernetes 1.35 and as creating since
     Right("get", "pods/exec", "sending signals to the programs of a job", needed=False),
     Right("create", "pods/exec", "sending signals to the programs of a job", needed=False),
@@ -76,6 +77,23 @@ RIGHTS = (
     Right("get", "nodes", "asking for one node's state", cluster=True, needed=False),
     Right("patch", "nodes", "taking broken nodes out of service", cluster=True, needed=False),
 )
+
+
+REFUSED = re.compile(r'User "([^"]+)" cannot (\S+) resource "([^"]+)" in API group "([^"]*)"')
+
+
+def remedy(message: str) -> str:
+    """What gives a right whose lack the API server has told, where it is one of these; "" otherwise."""
+    found = REFUSED.search(message)
+    if found is None or found.groups()[1:] not in {(one.verb, one.resource, one.group) for one in RIGHTS}:
+        return ""
+    kind, _, name = found[1].rpartition(":")
+    if not kind.startswith("system:serviceaccount:"):
+        return "ask who runs the cluster for this right: `jupyter hyperpod setup role` prints the Role"
+    return (
+        f"give the service account {name} what `jupyter hyperpod setup role --account {name}` prints, or, where the "
+        "head of a job runs in a pod (head=pod), name an account that has it: --kubernetes account=NAME"
+    )
 
 
 def review(right: Right, namespace: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Where jobs ask for HyperPod's training operator, the same with its objects: "Job
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from collections import defaultdict
@@ -17,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from selectors import BaseSelector
 from typing import Any
 
-from ...core.backend_options import KEEP_WARM, has_remote_head, pod_user
+from ...core.backend_options import KEEP_WARM
 from ...core.errors import ClusterError, HyperpodError
 from ...core.spec import LaunchPlan
 from ...core.units import parse_duration
-from ...system import portable
 from ..futures import settled
 from ..polled import TRIES, PolledRunner, T
 from ..types import Element, LaunchRequest, ReportedNode
@@ -30,6 +28,8 @@ from . import manifests, parse
 from .client import Api, ApiError
 from .doorbell import Doorbell
 from .kubeconfig import read_access
+from .pod_sharing import not_shared, person
+from .reasons.stuck_pods import StuckPods
 from .warm import pods as kept_pods
 from .warm.fitting import Object, choose, fits, kept
 from .warm.pod_order import PodOrder
@@ -49,39 +49,6 @@ def connect(options: Mapping[str, str]) -> Api:
     """The API at the place of jobs with these options. Raises ClusterError."""
     access = read_access(options.get("context", ""))
     return Api(replace(access, namespace=options.get("namespace") or access.namespace))
-
-
-def person(options: Mapping[str, str]) -> manifests.PodUser:
-    """As whom pods run: like this process, unless other numbers are asked for; home is this process's where pods have
-    that directory, too."""
-    home = os.path.expanduser("~")
-    there = not manifests.missing_directories(options, [home])
-    others = tuple(sorted(set(os.getgroups()) - {portable.group_id()}))
-    uid, gid = pod_user(options) or (portable.user_id(), portable.group_id())
-    return manifests.PodUser(uid, gid, tuple(one for one in others if one != gid), home if there else "/tmp")
-
-
-def foreign_user(options: Mapping[str, str]) -> str:
-    """Why pods cannot run as the user whom a job names, as a sentence; "" where they can."""
-    wanted, own = pod_user(options), portable.user_id()
-    if wanted is None or wanted[0] == own or has_remote_head(options):
-        return ""
-    return (
-        f"pods would run as user {wanted[0]} (--kubernetes user=…) and could not use this job store, which belongs to "
-        f"user {own}: submit as user {wanted[0]}, or let the head of the job run in the cluster (--kubernetes head=pod)"
-    )
-
-
-def not_shared(options: Mapping[str, str], places: Sequence[str]) -> str:
-    """Why pods cannot use these directories, as a sentence; "" where they can."""
-    lacking = manifests.missing_directories(options, places)
-    if not lacking:
-        return ""
-    return (
-        f"pods would not see {lacking[0]}: it is in none of the directories that they share with this machine; name a "
-        "volume claim (--kubernetes claim=NAME:/PATH) or a directory of the nodes (--kubernetes host-path=/PATH) that "
-        "holds it at the same path"
-    )
 
 
 @dataclass
@@ -112,7 +79,7 @@ class KubernetesRunner(PolledRunner):
         self._preload, self._kept, self._keeps = tuple(preload), kept_pods.KeptPods(), True
         self._owner = kept_pods.owner(store)
         self._mine: defaultdict[str, _Job] = defaultdict(_Job)  # jobs of this supervisor
-        self._bell = Doorbell(self._hasten)
+        self._bell, self._stuck = Doorbell(self._hasten), StuckPods()
         self._stale, self._list_again_s = True, 0.0  # whether an order has changed something since the last list
         self._wakeup = Wakeup(selector) if selector is not None else None
         self._wake = self._wakeup or self._wake
@@ -348,7 +315,7 @@ class KubernetesRunner(PolledRunner):
         self._bell.hang(api, manifests.SELECTOR, {jobs_path: jobs_version, pods_path: pods_version})
         self._kept.seen(jobs, pods)
         self._make_room(api, jobs, pods)
-        found = parse.elements(jobs, pods)
+        found = parse.elements(jobs, pods, self._stuck.told(api, pods))
         for job_id, job in list(self._mine.items()):
             if over := job.over:
                 found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())

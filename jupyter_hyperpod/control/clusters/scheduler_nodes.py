@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ...backends import load
 from ...backends.base import Backend, Remedies
 from ...backends.types import NodeInfo
 from ...core.backends import BACKENDS
-from ...core.errors import ClusterError, NotFound
+from ...core.errors import ClusterError, HyperpodError, NotFound
+from ...core.events import TERMINAL_STATES
 from ...core.options import near_matches
 from ...core.views import View
+from ...storage.folded import FoldedJournal
+from ...storage.store import ENDED_MARK, Store
 from .standing import configured
 
 
@@ -51,6 +56,31 @@ def find(view: View, name: str) -> Elsewhere | None:
         else:
             told += f"; nor does {backend.title} have it: see `{backend.list_command}`"
     raise NotFound(f"there is no node {name!r} here{near_matches(name, names, 3)}{told}")
+
+
+def in_use(store: Store) -> list[dict[str, Any]]:
+    """The nodes of schedulers on which jobs of this store run, with the jobs; ``spare``: none computes there."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for job, backend, view in _unended(store):
+        for part in ("members", "spares"):
+            for node in sorted({member["node"] for member in view[part]}):
+                place = found.setdefault((node, backend), {"jobs": [], "spare": True})
+                place["jobs"] += [job] if job not in place["jobs"] else []
+                place["spare"] = place["spare"] and part == "spares"
+    rows = sorted(found.items())
+    return [{"node": node, "backend": name, "title": load(name).title, **facts} for (node, name), facts in rows]
+
+
+def _unended(store: Store) -> Iterator[tuple[str, str, View]]:
+    """The jobs of this store on nodes of schedulers: id, backend, view."""
+    for job_id in store.job_ids():
+        with suppress(HyperpodError, OSError):  # a job that cannot be read is shown by `list`
+            job = store.job(job_id)
+            if (job.path / ENDED_MARK).exists() or (backend := job.spec().backend) not in names():
+                continue
+            view = FoldedJournal(job).catch_up()
+            if view["state"] not in TERMINAL_STATES:
+                yield job_id, backend, view
 
 
 def names() -> list[str]:

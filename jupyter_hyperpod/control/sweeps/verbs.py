@@ -15,6 +15,7 @@ from ...policy.sweeps.samplers import GRID, RANDOM
 from ...storage.store import Store
 from .. import housekeeping, jobs
 from ..option_parser import add_action, add_env_option, one_of
+from ..prospect import prospect
 from ..runs.verbs import write
 from ..sources import own_imports
 from ..text_tables import Answer
@@ -101,7 +102,7 @@ def chosen_plan(options: argparse.Namespace, seed: int, arguments: tuple[str, ..
     )
 
 
-def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[dict[str, Any], list[str]]:
+def dry_run(store: Store, source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[dict[str, Any], list[str]]:
     """What a sweep would submit, for programs and as lines. Raises SpecError as `trials.begin` does."""
     plan = settled(source, plan)
     prepared(source, fields, plan)
@@ -110,7 +111,9 @@ def dry_run(source: str, fields: Mapping[str, Any], plan: SweepPlan) -> tuple[di
     notes = remarks(source, plan)
     lines = [described(plan), *(f"note: {text}" for text in notes)]
     lines += [f"  trial {number}: {values_text(point)}" for number, point in points.items()]
-    return {"plan": plan.to_json(), "trials": list(points.values()), "notes": notes}, lines
+    said = prospect(store, fields, later=True)
+    lines += [said] if said else []
+    return {"plan": plan.to_json(), "trials": list(points.values()), "notes": notes, "prospect": said}, lines
 
 
 def followed(options: argparse.Namespace, store: Store) -> tuple[Sweep, Iterator[list[SweepTrial]]] | None:

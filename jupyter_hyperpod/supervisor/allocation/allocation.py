@@ -341,7 +341,7 @@ class Allocation:
 
     def _report_lacking(self, elements: list[Element]) -> None:
         """Why a job that its coordinator serves gets no more nodes, now and then while that changes."""
-        queued = [element for element in elements if element.phase is ElementPhase.QUEUED]
+        queued = self._not_begun(elements)
         least = 1 if self.ledger.presence.begun else 0  # where none is left, there is a warning
         if not self.entry.started or not queued or not least <= len(elements) - len(queued) < self.entry.target:
             self._lacks, self._lacks_s = "", self._read_s + NO_NODES_S - LACKS_EVERY_S
@@ -351,6 +351,13 @@ class Allocation:
         if reason not in ("", "None") and lacks != self._lacks and self._read_s >= self._lacks_s + LACKS_EVERY_S:
             self._lacks, self._lacks_s = lacks, self._read_s
             self.entry.lacks(lacks)
+
+    def _not_begun(self, elements: list[Element]) -> list[Element]:
+        """Those that wait for a node, else those that have one and do not begin, if none is about to."""
+        queued = [element for element in elements if element.phase is ElementPhase.QUEUED]
+        if queued or self.scheduler.expects(self.entry.job.id, self._read_s):
+            return queued
+        return [element for element in elements if element.waits]
 
     def _report_no_nodes(self, elements: list[Element]) -> None:
         """Why a job that has begun has no node any more, each reason once."""

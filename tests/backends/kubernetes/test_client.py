@@ -120,6 +120,33 @@ def test_what_was_allowed_and_is_refused_by_a_server_that_has_just_begun_is_aske
 
 
 @pytest.mark.parametrize(
+    ("user", "what", "says"),
+    [
+        (
+            "system:serviceaccount:team:heads",
+            'create resource "jobs" in API group "batch"',
+            "setup role --account heads` prints, or, where the head of a job runs in a pod (head=pod), name an account "
+            "that has it: --kubernetes account=NAME",
+        ),
+        ("system:serviceaccount:team:heads", 'get resource "pods/exec" in API group ""', "setup role --account heads`"),
+        (
+            "jane",
+            'list resource "pods" in API group ""',
+            "for this right: `jupyter hyperpod setup role` prints the Role",
+        ),
+        ("jane", 'create resource "roles" in API group "rbac.authorization.k8s.io"', "for this right"),
+        ("system:serviceaccount:team:heads", 'get resource "secrets" in API group ""', "for this right"),
+    ],
+)
+def test_a_right_that_is_missing_is_said_with_what_gives_it(user: str, what: str, says: str) -> None:
+    told = f'jobs.batch is forbidden: User "{user}" cannot {what} in the namespace "team"'
+    with scripted(script(status_of(403, "Forbidden", told))) as server, Api(server.access()) as api:
+        with pytest.raises(ApiError) as refused:
+            api.get(JOBS)
+    assert told in str(refused.value) and says in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("path", "right"),
     [
         ("/api/v1/namespaces/team/pods/p/exec", "/api/v1/namespaces/team/pods/exec"),

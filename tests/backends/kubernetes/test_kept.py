@@ -146,6 +146,13 @@ def test_a_free_job_is_no_element_and_is_one_of_the_next_job_when_it_is_taken() 
     assert pod["metadata"]["labels"][manifests.JOB] == "eval-abcdefgh", "by which new pods keep off its node"
 
 
+def test_a_job_of_nobody_is_soon_removed_after_its_end_and_one_of_a_job_is_there_to_tell_how_it_ended() -> None:
+    job, _ = job_and_pod()
+    assert job["spec"][fitting.TTL] == fitting.LEFT_S < made()["spec"][fitting.TTL]
+    merge(job, fitting.taken(manifests.labels("eval-abcdefgh", BASE, 9), 2, "5", 0))
+    assert job["spec"][fitting.TTL] == made()["spec"][fitting.TTL]
+
+
 def test_a_pod_that_ends_or_is_gone_is_not_free() -> None:
     for job, pod in (
         job_and_pod(phase="Succeeded"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends.kubernetes import manifests, parse
 from jupyter_hyperpod.backends.kubernetes.manifests import PodUser
-from jupyter_hyperpod.backends.kubernetes.runner import foreign_user, person
+from jupyter_hyperpod.backends.kubernetes.pod_sharing import foreign_user, person
 from jupyter_hyperpod.backends.types import BASE, ELASTIC
 from jupyter_hyperpod.core.backend_options import (
     KUBERNETES,

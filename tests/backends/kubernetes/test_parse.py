@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes import parse
+from jupyter_hyperpod.backends.kubernetes.reasons.unschedulable import UNBOUND
 from jupyter_hyperpod.backends.types import BASE, Element, ElementPhase
 from jupyter_hyperpod.core.health import STATUS
+from jupyter_hyperpod.core.units import first_line
 
 NAME = "hp-1764163651000000-0"
 LABELS = {"jupyter-hyperpod/job": "train-abcdefgh", "jupyter-hyperpod/part": BASE}
@@ -169,3 +171,61 @@ def test_nodes_that_get_work_of_a_job() -> None:
 
 def test_every_phase_has_a_state() -> None:
     assert set(parse.PHASES.values()) == set(ElementPhase) - {ElementPhase.FAILED}
+
+
+BUSY = "0/2 nodes are available: 2 Insufficient cpu."
+TAINT = "1 node(s) had taint {node-role.kubernetes.io/master: }, that the pod didn't tolerate"
+
+
+@pytest.mark.parametrize(
+    ("raw", "plain", "lacks"),
+    [
+        (BUSY, "no node can take it: 2 nodes have too few processors (cpu) left", True),
+        (
+            f"0/3 nodes are available: {TAINT}, 2 Insufficient memory.",
+            "no node can take it: 1 node has a taint that the job does not tolerate (--kubernetes tolerations=…), "
+            "2 nodes have too little memory left",
+            True,
+        ),
+        (
+            "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable. preemption: 0/2 "
+            "nodes are available: 1 No preemption victims found, 1 Preemption is not helpful for scheduling.",
+            "no node can take it: 1 node has too few devices (nvidia.com/gpu) left, 1 node is cordoned",
+            True,
+        ),
+        (
+            "0/2 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unschedulable: }, "
+            "1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
+            "no node can take it: 1 node is cordoned, 1 node is not ready",
+            True,
+        ),
+        (
+            "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match pod "
+            "anti-affinity rules, 1 node(s) didn't satisfy existing pods anti-affinity rules.",
+            "no node can take it: 1 node has other labels than the job asks for, or is avoided, "
+            "1 node has a pod of this job already",
+            True,
+        ),
+        (
+            "0/2 nodes are available: 2 pod has unbound immediate PersistentVolumeClaims.",
+            UNBOUND,
+            False,
+        ),
+        (
+            '0/2 nodes are available: persistentvolumeclaim "data" not found. preemption: 0/2 nodes are available.',
+            UNBOUND,
+            False,
+        ),
+        ('persistentvolumeclaim "data" not found', UNBOUND, False),
+        ("0/2 nodes are available: 2 of another reason.", "", True),
+        ("running PreBind plugin: a timeout", "", False),
+    ],
+)
+def test_why_there_is_no_node_is_said_in_plain_words_before_those_of_the_scheduler(
+    raw: str, plain: str, lacks: bool
+) -> None:
+    waits = pod("Pending", "", conditions=[{"type": "PodScheduled", "status": "False", "message": raw}])
+    element = one([job()], [waits])
+    said = f"{plain}: {raw}" if plain else raw
+    assert element.reason == first_line(said, parse.SAID) and raw[:50] in element.reason
+    assert parse.lacks_node(element) is lacks

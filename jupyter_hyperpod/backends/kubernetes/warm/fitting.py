@@ -13,7 +13,7 @@ from ....core.spec import LaunchPlan
 from ....storage.environment import READ_EARLY, with_fixed_hashes
 from .. import parse
 from ..manifests import BATCH, JOB, PART, PREFIX, QUEUE, QUEUE_PRIORITY, literal
-from ..workloads.workload import JOB_NAME
+from ..workloads.workload import JOB_NAME, KEPT_S
 from .pod_order import PodOrder
 
 Object = Mapping[str, Any]
@@ -21,9 +21,11 @@ Object = Mapping[str, Any]
 FITS, FREE, OWNER = f"{PREFIX}/fits", f"{PREFIX}/free", f"{PREFIX}/owner"
 # annotations: for how many seconds it is kept; until when, in seconds since the epoch
 KEEPS, UNTIL = f"{PREFIX}/keep-s", f"{PREFIX}/until"
+TTL = "ttlSecondsAfterFinished"
 OF_A_JOB = (JOB, PART, BATCH, parse.INDEX)
 KEEPER = "jupyter_hyperpod.backends.kubernetes.warm.keeper"
 MARGIN_S = 3.0  # a pod that ends so soon may be gone before it is asked
+LEFT_S = 60  # a Job whose pod has waited for nobody is removed so long after its end: nobody asks how it ended
 DIGEST = 40  # hexadecimal digits
 # variables that an interpreter or a library reads when it starts: a pod has them as its first job had
 _EARLY = (*READ_EARLY, "OMP_NUM_THREADS")
@@ -101,7 +103,7 @@ def freed(job: Object, now_s: float) -> dict[str, Any]:
     """The change by which a Job belongs to no job any more, and is free."""
     labels = dict.fromkeys(OF_A_JOB, None) | {FREE: "true"}
     annotations = {UNTIL: f"{now_s + keeps_s(job):.0f}"}
-    return {"metadata": {"labels": labels, "annotations": annotations}}
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {TTL: LEFT_S}}
 
 
 def of_nobody() -> dict[str, Any]:
@@ -113,7 +115,8 @@ def taken(labels: Mapping[str, str], index: int, version: str, keep_s: float) ->
     """The change by which a free Job becomes that of an element; it is refused where somebody has changed the Job."""
     marks = {**labels, parse.INDEX: str(index), FREE: None}
     annotations = {UNTIL: None, KEEPS: f"{keep_s:g}" if keep_s else None}
-    return {"metadata": {"resourceVersion": version, "labels": marks, "annotations": annotations}}
+    about = {"resourceVersion": version, "labels": marks, "annotations": annotations}
+    return {"metadata": about, "spec": {TTL: KEPT_S}}
 
 
 def of_job(labels: Mapping[str, str], index: int) -> dict[str, Any]:
