@@ -196,7 +196,8 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
 
 
-FIRST_PAIRS, PAIRS_EVERY = 4, 512  # in the first steps members compare what their own micro-batches have left
+FIRST_PAIRS = 4  # in the first steps members compare what their own micro-batches have left
+PAIRS_EVERY = (500, 511)  # the second one in odd steps, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,24 +232,36 @@ def newcomer_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[Newco
     return tuple(found)
 
 
-def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1) -> tuple[NewcomerCheck, ...]:
+def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1, at_end: bool = False) -> tuple[NewcomerCheck, ...]:
     """Those of step ``step + 1`` in a job that nothing disturbs; the same on every member.
 
-    What a program does differently in later steps, or for some samples alone, does not show in the first step. In the
-    loop's steps 4, 6, 8, 12, 16, 24 and so on, and in each `PAIRS_EVERY`-th, each rank computes a micro-batch of the
-    rank before it, not always the same one.
+    What a program does differently in later steps, or for some samples alone, does not show in the first step. In
+    turns of the loop that `has_pairs`, and ``at_end``, in the last one, each rank computes a micro-batch of the rank
+    before it, not always the same one.
     """
     turn = step // runs + 1
-    is_spaced = turn.bit_count() == 1 or (turn % 3 == 0 and (turn // 3).bit_count() == 1)  # 4, 6, 8, 12, 16, 24 …
-    is_due = turn >= FIRST_PAIRS and (is_spaced or turn % PAIRS_EVERY == 0)
+    is_due = has_pairs(turn) or (at_end and turn >= FIRST_PAIRS)
     if not is_due or not plan.ordinary or plan.world_size < 2:
         return ()
     found = []
     for rank in range(plan.world_size):
         if leaves := sorted(leaves_of(plan.holdings[rank])):
-            place = turn.bit_length() + turn // PAIRS_EVERY + rank
+            place = turn.bit_length() + turn // PAIRS_EVERY[0] + rank
             found.append(NewcomerCheck(rank, (rank + 1) % plan.world_size, leaves[place % len(leaves)], True))
     return tuple(found)
+
+
+def has_pairs(turn: int) -> bool:
+    """Whether members repeat each other's micro-batches in this turn of the loop, counted from 1.
+
+    Programs do something else in each fifth, tenth or hundredth turn, or in odd ones: so there are turns of each kind,
+    at least twice as many turns apart, and from some hundred on also at equal distances.
+    """
+    doubled = turn.bit_count() == 1 or (turn % 3 == 0 and (turn // 3).bit_count() == 1)  # 4, 6, 8, 12, 16, 24 …
+    odd = (turn + 1).bit_count() == 1 or (turn % 3 == 1 and (turn // 3).bit_count() == 1)  # 7, 13, 15, 25, 31, 49 …
+    digits = str(turn)
+    rounded = digits[0] in "1235" and not digits[1:].strip("0")  # 5, 10, 20, 30, 50, 100 …
+    return turn >= FIRST_PAIRS and (doubled or odd or rounded or any(turn % every == 0 for every in PAIRS_EVERY))
 
 
 def _among_the_settled(

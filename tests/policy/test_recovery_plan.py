@@ -174,8 +174,12 @@ def test_members_repeat_each_others_micro_batches_now_and_then() -> None:
     assert not pair_checks(begun, 3), "a step that was interrupted, or is the first"
     held = ordinary(begun, 8)
     due = [step + 1 for step in range(3000) if pair_checks(held, step)]
-    early = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
-    assert due == [*early, 512, 768, 1024, 1536, 2048, 2560]
+    assert due[:24] == [4, 5, 6, 7, 8, 10, 12, 13, 15, 16, 20, 24, 25, 30, 31, 32, 48, 49, 50, 63, 64, 96, 97, 100]
+    assert len([turn for turn in due if turn <= 1024]) == 43 and due[-3:] == [2500, 2555, 3000]
+    assert all(any(turn % every == 0 for turn in due if turn <= 3 * every + 6) for every in (2, 3, 5, 10, 50, 100, 500))
+    assert all(any(turn % 2 for turn in due if turn >= begin) for begin in (5, 50, 500, 2000)), "in odd turns, too"
+    assert not pair_checks(held, 16) and pair_checks(held, 16, at_end=True), "the last step of a loop"
+    assert not pair_checks(held, 2, at_end=True)
     assert [step + 1 for step in range(12) if pair_checks(held, step, runs=3)] == [*range(10, 13)]
     seen = set()
     for step in due:

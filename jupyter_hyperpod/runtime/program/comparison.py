@@ -165,14 +165,16 @@ class Comparison:
         self.late.stepped(self._before, inside)
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
-        self._look_at_containers(inside, now)
+        self.look_at_containers(inside, now)
         self._before, self._after = None, now
         now.places.clear()
 
-    def filled(self, before: Walk) -> None:
-        """A micro-batch was computed once more since a look: what that has changed, steps fill, such as caches."""
-        for path, noted in before.changed(self.look()).items():
+    def filled(self, before: Walk) -> bool:
+        """A micro-batch was computed once more since a look: what that has changed, if anything, steps fill."""
+        changed = before.changed(self.look())
+        for path, noted in changed.items():
             self.late.fills(path, before.found.get(path), noted)
+        return bool(changed)
 
     def left(self) -> dict[str, str]:
         """What the loss function has set in the step before, and code of the loop reads: names, and digests."""
@@ -246,17 +248,18 @@ class Comparison:
         ]
         return list(dict.fromkeys(found or program.unseeded()))
 
-    def counted(self, before: Walk, after: Walk) -> list[str]:
-        """Sentences about what executing the same micro-batch once more has changed, and the program reads."""
-        if not self._active:
+    def counted(self, before: Walk, after: Walk, *, late: bool = False) -> list[str]:
+        """Sentences about what executing a micro-batch once more has changed, and the program, ``late`` the training,
+        reads."""
+        if not (self._active or late):
             return []
         program = Program(after)
         names = self._carried.variables.changed
         refused = program.refused or program.keyed(names) or program.counting() or program.unordered()
         refused = refused or program.reordered(names | program.changes, vars(self._carried.values))
-        found = [refused] if refused else []
+        found, least = [refused] if refused and not late else [], Flow.TRAINING if late else Flow.PRINTED
         for path, noted in before.changed(after).items():
-            if program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting", "late"):
+            if noted.kind not in ("cache", "setting", "late") and program.flow(path, noted) >= least:
                 place, reader = program.place(noted.name), program.reader(path, noted)
                 read = f", which {reader} reads" if reader not in ("", place) else ""
                 label = _label(after.as_named(path), noted)
@@ -270,16 +273,13 @@ class Comparison:
         shown = {name: Program(Walk()).place(name, "param_groups") for name in names}
         return [INSIDE.format(place=at, name=f"the optimizer's {n}", ident="it", read="") for n, at in shown.items()]
 
-    def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
-        """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""
-        changed = before.changed(after)
-        program = Program(after) if changed else None
-        for path, noted in changed.items() if program is not None else ():
-            if (
-                program is not None
-                and noted.kind not in ("cache", "late")
-                and program.flow(path, noted) is not Flow.NOWHERE
-            ):
+    def changed_by_evaluation(self, before: Walk, after: Walk, code: Any, decides: bool = False) -> str:
+        """A sentence about what evaluating a batch once more has changed, and the program, or ``decides`` the training,
+        reads; or ""."""
+        changed = {p: noted for p, noted in before.changed(after).items() if noted.kind not in ("cache", "late")}
+        program = Program(after if changed else Walk())
+        for path, noted in changed.items():
+            if program.flow(path, noted) >= (Flow.TRAINING if decides else Flow.PRINTED):
                 place = program.place(noted.name)
                 if isinstance(code, types.CodeType):
                     place = program.at(code.co_filename, code.co_firstlineno)
@@ -356,7 +356,7 @@ class Comparison:
         elif why := self.late.carry_path(path, now):
             self._refuse(path, noted, program, FOREIGN.format(why=why))
 
-    def _look_at_containers(self, changed: Mapping[Path, Noted], now: Walk) -> None:
+    def look_at_containers(self, changed: Mapping[Path, Noted], now: Walk) -> None:
         """What a loss function or the data set keeps under a key may depend on that key alone."""
         names = {noted.name for noted in changed.values() if noted.kind in ("shape", "value") and noted.whole}
         program = Program(now) if names else None

@@ -22,6 +22,11 @@ from .functions import names_of
 from .own_files import is_own_file
 from .value_kinds import State, Unfit, has_attributes, held_by
 
+IMPURE = (
+    "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
+    "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
+    "leaves for the next step, such as a hidden state, goes into a lane: lanes = session.lanes(...)"
+)
 DEEPEST = 4
 LARGEST = 100_000  # elements of a tensor or an array that is read
 _WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the others, such as list, hold no function of Python

@@ -27,18 +27,13 @@ from .between import plain_settings
 from .carried import Carried
 from .comparison import Comparison
 from .late import advice
-from .reached import reached
+from .reached import IMPURE, reached
 from .walk import Walk
 
 COMPARED_STEPS = 2
 EARLY_TIMES = 3  # in a row
 Compute = Callable[[int, FinishedNodes], None]
 Executions = tuple[int, list[tuple[int, str]]]  # of a micro-batch: rank and checksum of the gradient, in order
-IMPURE = (
-    "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
-    "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
-    "leaves for the next step, such as a hidden state, goes into a lane: lanes = session.lanes(...)"
-)
 INSTEAD = (
     'Compute it from step.number, or return it, return loss, {{"name": value}}, and read step.metrics["name"], which '
     "is that of the whole step"
@@ -114,10 +109,11 @@ class Reproducible:
         self._early = 0  # times in a row that newcomers came in the middle of a turn
         self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
         self._ahead: dict[NewcomerCheck, int] = {}  # checksums of this step that are known before it is reduced
+        self._fills = False  # a micro-batch that was computed once more in this step has changed something
 
     def begins(self, step: int) -> None:
         """Step ``step + 1`` begins."""
-        self._ahead = {}
+        self._ahead, self._fills = {}, False
         if self._look:
             self._look, self._kept = False, self._comparison.kept()
         if step % self._runs == 0:
@@ -151,12 +147,12 @@ class Reproducible:
         if due:
             before = self._comparison.look()
             self._ahead |= {check: self._checked(plan.rank, check, compute) for check in due}
-            self._comparison.filled(before)
+            self._fills = self._comparison.filled(before)
 
-    def _checks(self, plan: RecoveryPlan, step: int) -> tuple[NewcomerCheck, ...]:
+    def _checks(self, plan: RecoveryPlan, step: int, at_end: bool = False) -> tuple[NewcomerCheck, ...]:
         if self._group.replica > 1:
             return ()
-        return newcomer_checks(plan, step, self._runs) or pair_checks(plan, step, self._runs)
+        return newcomer_checks(plan, step, self._runs) or pair_checks(plan, step, self._runs, at_end)
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -231,15 +227,16 @@ class Reproducible:
         return self._early, self._comparison.late.may_miss(is_set)
 
     def compare(
-        self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any], pairs: bool
-    ) -> list[Executions]:
+        self, plan: RecoveryPlan, step: int, compute: Compute, loss_function: Callable[..., Any], pairs: bool,
+        at_end: bool = False,
+    ) -> list[Executions]:  # fmt: skip
         """Compare what newcomers compute in step ``step + 1`` with what others compute of the same micro-batches; or,
-        ``pairs``, what members compute that were there before.
+        ``pairs``, what members compute that were there before, ``at_end`` also in the last step.
 
         Where one of the two gets another gradient when it computes that once more, its executions are returned, which
         are a matter for `Integrity`. Raises TrainingError, on all members, where both get the same again.
         """
-        checks = [check for check in self._checks(plan, step) if check.is_pair is pairs]
+        checks = [check for check in self._checks(plan, step, at_end) if check.is_pair is pairs]
         if not checks:
             return []
         takes_part = any(plan.rank in (check.newcomer, check.peer) and check not in self._ahead for check in checks)
@@ -262,8 +259,20 @@ class Reproducible:
             done = [(rank, str(number)) for rank, number in zip(ranks, numbers, strict=True)]
             doubted.append((check.micro_batch, done))
         if before is not None:
-            self._comparison.filled(before)
+            self._fills = self._comparison.filled(before) or self._fills
+        if pairs:
+            self._refuse_counting(plan, checks, compute)
         return doubted
+
+    def _refuse_counting(self, plan: RecoveryPlan, checks: Sequence[NewcomerCheck], compute: Compute) -> None:
+        """Raise TrainingError, on all members, where each execution of a micro-batch changes what training reads."""
+        found: list[str] = []
+        if self._fills:
+            leaf = next(check.micro_batch for check in checks if check.peer == plan.rank)
+            walks = [(self._sum(compute, leaf), self._comparison.look())[1] for _ in range(2)]
+            found = self._comparison.counted(*walks, late=True)
+        if sentence := next((one for part in self._gather(plan, found) for one in part), ""):
+            raise TrainingError(sentence)
 
     def _checked(self, rank: int, check: NewcomerCheck, compute: Compute, again: bool = False) -> int:
         """The checksum of a micro-batch's gradient, as this rank has it in the step or computes it; else 0."""
@@ -281,8 +290,7 @@ class Reproducible:
         newcomer, peer = check.newcomer, check.peer
         if check.is_pair:
             return APART.format(one=newcomer, other=peer, step=step + 1, cause=cause or UNLIKE)
-        joined = plan.joined[newcomer]
-        return DIFFERS.format(newcomer=newcomer, joined=joined, peer=peer, step=step + 1, cause=cause)
+        return DIFFERS.format(newcomer=newcomer, joined=plan.joined[newcomer], peer=peer, step=step + 1, cause=cause)
 
     def _varying(self, plan: RecoveryPlan, step: int, numbers: Sequence[int], mark: Walk) -> str:
         seen = self._comparison.names(mark, self._comparison.look(), early=False)

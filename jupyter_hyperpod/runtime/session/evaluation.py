@@ -49,6 +49,10 @@ EARLIER = (
     "this member joined after step {step}, and the others have no result of this session.evaluate(): loop over epochs "
     "with `for epoch in session.epochs(n)`, which skips what is over"
 )
+VARIES = (
+    "the function given to session.evaluate() returned another result for the same batch the second time: it may "
+    "depend on its batch, the model and the seeded generators of torch, random and numpy alone"
+)
 FORMS = "return a number, a (sum, weight) pair, or a dict of them"
 
 
@@ -59,8 +63,8 @@ class Evaluations:
         self._parts, self._group, self._model = parts, parts.group, model
         self.results: dict[str, Any] = {}
         self._done = 0  # completed by the members together
+        self._called: set[Any] = set()  # functions that have been called in an earlier one
         self._busy = False
-        self._checked: set[Any] = set()  # functions that were found to change nothing
         self._last: Result = {}
         self._given: Result | None = None  # of the present one, by a member that has it
         self._record: dict[str, Any] | None = None  # of the last one, where rank 0 journals it
@@ -122,31 +126,40 @@ class Evaluations:
         known = [_bits(shown) for shown in self._gather(work.held())]
         missing = [number for number in range(work.count) if not any(number in one for one in known)]
         rank, world = self._plan.rank, self._plan.world_size
-        for number in missing[rank * len(missing) // world : (rank + 1) * len(missing) // world]:
+        share = missing[rank * len(missing) // world : (rank + 1) * len(missing) // world]
+        for place, number in enumerate(share):
             self._group.poll()
             self._group.touch("compute", step)
-            work.compute(number)
-            self._check(work, number)
+            if place == self._done % len(share) and self._parts.comparison.members_join:
+                self._compute_twice(work, number)
+            else:
+                work.compute(number)
         self._group.touch("exchange", step)
         found: dict[int, dict[str, Pair]] = {}
         for text in self._gather_texts(json.dumps(list(work.found.items())).encode()):
             found.update(dict(json.loads(text)))
         return work.reduced(found)
 
-    def _check(self, work: _Work, number: int) -> None:
-        """Raise TrainingError where the function changes what the program reads; once per function.
+    def _compute_twice(self, work: _Work, number: int) -> None:
+        """Raise TrainingError where the function changes what the program reads, or gives another result.
 
-        What it keeps of a batch that it has seen, such as a cache, does not change when it sees that batch again.
+        What it keeps of a batch that it has seen, such as a cache, does not change when it sees that batch again. After
+        the first call, what the program only prints is warned of: the training is right.
         """
-        comparison = self._parts.comparison
-        code = getattr(work.function, "__code__", type(work.function))
-        if code in self._checked or not comparison.members_join:
-            return
-        self._checked.add(code)
-        before = comparison.look()
+        comparison, began = self._parts.comparison, self._parts.comparison.look()
         work.compute(number)
-        if found := comparison.changed_by_evaluation(before, comparison.look(), code):
+        before, first = comparison.look(), work.found[number]
+        comparison.look_at_containers(began.changed(before), before)
+        work.compute(number)
+        code = getattr(work.function, "__code__", type(work.function))
+        after, is_first = comparison.look(), code not in self._called
+        self._called.add(code)
+        if found := comparison.changed_by_evaluation(before, after, code, decides=not is_first):
             raise TrainingError(found)
+        if not is_first and (found := comparison.changed_by_evaluation(before, after, code)):
+            comparison.warn(found)
+        if str(work.found[number]) != str(first):
+            raise TrainingError(VARIES)
 
     def meet(self, plan: RecoveryPlan) -> None:
         """A generation was formed: give the last result to members that were interrupted before they had it."""

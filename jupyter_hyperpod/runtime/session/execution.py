@@ -47,6 +47,7 @@ class StepExecution:
         self._reproducible = reproducible
         self._injector = injector
         self.is_inside = False  # whether a step runs
+        self.at_end = False  # the next step is the last one of the loop
         self._raised = ""  # what the loss function has raised
         self._began_s = 0.0
         self._computed_s: list[float] = []  # times of this step's micro-batches
@@ -93,7 +94,7 @@ class StepExecution:
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
                     self._compare(compute, loss_function, pairs=False)
-                parts.integrity.verify(self._plan, result, compute, parts.between.writes)
+                parts.integrity.verify(self._plan, result, compute, parts.between.writes, self.at_end)
                 if self._determinism.exact:  # from states that are alike
                     self._compare(compute, loss_function, pairs=True)
                 self._finish(result)
@@ -190,8 +191,8 @@ class StepExecution:
 
     def _compare(self, compute: Callable[[int, FinishedNodes], None], loss_function: LossFunction, pairs: bool) -> None:
         """Compare micro-batches that two members have computed. Raises TrainingError, Regroup."""
-        plan = self._plan
-        for leaf, done in self._reproducible.compare(plan, self._state.applied, compute, loss_function, pairs):
+        plan, at_end = self._plan, self._parts.integrity.at_end
+        for leaf, done in self._reproducible.compare(plan, self._state.applied, compute, loss_function, pairs, at_end):
             self._parts.integrity.judge(plan, done, (leaf, leaf + 1), compute)
 
     def _reduce(self) -> Buffer:

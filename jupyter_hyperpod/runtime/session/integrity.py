@@ -35,8 +35,8 @@ from .state import TrainingState
 
 Compute = Callable[[int, FinishedNodes], None]
 Audit = str | float | None
-# checksums of the state when the step began, the state now, the reduced gradient, the optimizer's settings; writes
-_NUMBERS = struct.Struct(">5Q")
+# checksums of the state when the step began, the state now, the reduced gradient, the optimizer's settings; writes; end
+_NUMBERS = struct.Struct(">6Q")
 _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
 NOT_REPEATABLE = (
@@ -103,6 +103,7 @@ class Integrity:
         self._settings: tuple[list[dict[str, Any]], int] | None = None  # of the last step, and their number
         self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
+        self.at_end = False  # for all members this step is the last one of their loop
         self._results: WeakKeyDictionary[Buffer, ChecksummedTensors] = WeakKeyDictionary()
 
     def seal(self) -> None:
@@ -117,35 +118,41 @@ class Integrity:
         if self._sealed is not None and self._sealed.step != self._state.applied:
             self.seal()
 
-    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute, writes: int | None = None) -> None:
+    def verify(
+        self, plan: RecoveryPlan, result: Buffer, compute: Compute, writes: int | None = None, at_end: bool = False
+    ) -> None:
         """Compare with all members; ``compute(leaf, nodes)`` executes a micro-batch of this step.
 
-        ``writes``: of the cell to parameters since the last step, None where they are not known. Raises Regroup where
-        something is wrong (in a job of a single process: TrainingError), and TrainingError where executions of the
-        same micro-batches differ and no member can be proven wrong, or the cell has done other things on some members.
+        ``writes``: of the cell to parameters since the last step, None where they are not known. ``at_end``: this
+        step is the last one of this member's loop. Raises Regroup where something is wrong (in a job of a single
+        process: TrainingError), and TrainingError where executions of the same micro-batches differ and no member can
+        be proven wrong, or the cell has done other things on some members.
         """
         if self._rate is None or self._sealed is None:
             return
-        self._evidence = {}
+        self._evidence, self.at_end = {}, False
         now = self._sealed.again()
         frozen = self._frozen()
         states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
         numbers = (*states, fold(self._watched_of(result).checksums()))
-        shown = self._compared(plan, numbers, writes)
+        shown = self._compared(plan, numbers, writes, at_end)
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
             self._alarm(plan, now, shown)
         if (leaf := drawn(self._seed, self._state.applied, self._rate, self._gradients.micro_batches)) is not None:
             self._execute_again(plan, leaf, compute)
 
-    def _compared(self, plan: RecoveryPlan, numbers: Iterable[int], writes: int | None) -> list[tuple[int, int, int]]:
+    def _compared(
+        self, plan: RecoveryPlan, numbers: Iterable[int], writes: int | None, at_end: bool
+    ) -> list[tuple[int, int, int]]:
         """The checksums of all members, by rank. Raises Regroup, and TrainingError: see `verify`."""
         step, settings = self._state.applied + 1, plain_settings(self._state.settings(declared=True))
         if self._settings is None or self._settings[0] != settings:
             self._settings = settings, number_of(settings)
         own = self._group.combined((*numbers, self._settings[1]))
         counted = UNKNOWN_WRITES if writes is None or self._group.replica > 1 else writes & _ALL_BITS
-        members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted))]
+        members = [_NUMBERS.unpack(octets) for octets in self._gather(plan, _NUMBERS.pack(*own, counted, at_end))]
+        self.at_end = all(member[5] for member in members)
         if any(sealed != state for sealed, state, *_ in members):
             return [member[:3] for member in members]
         if len({state for _, state, *_ in members}) > 1:  # an optimizer may compute a setting from the weights

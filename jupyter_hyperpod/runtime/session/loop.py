@@ -37,6 +37,7 @@ RAN = (
 )
 
 ENDLESS = 100_000
+LONG = 16  # steps of a loop, outside of epochs, whose last one is compared
 CHANGED_BEHIND = "was changed by the cell between its last step and the end of its block"
 STARTED = (
     "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
@@ -119,9 +120,9 @@ class Loop:
         self._execution = execution
         self._runs = execution.runs
         self._optimizer = optimizer
-        self._planned = self._loop = self._passed = self._sealed_versions = 0
+        self._planned = self._loop = self._passed = self._sealed_versions = self._ends_at = 0
         self._restored = False
-        self._inside = False  # the cell is in the body of a loop of steps
+        self._inside = self._is_last_epoch = False  # the cell is in the body of a loop of steps; in the last of epochs
         self._loops = self._calls = 0  # of steps in this epoch; of `evaluate` since the cell was between two steps
         self._over = False
         self.starts: list[Callable[[], object]] = []  # called once this member has joined
@@ -158,6 +159,7 @@ class Loop:
         has_turned = False
         while self._goes_on(until):
             step, self._restored = self._next(), False
+            self._execution.at_end = step.number == self._ends_at and (count >= LONG or self._is_last_epoch)
             self._inside = has_turned = True
             try:
                 yield step
@@ -190,8 +192,8 @@ class Loop:
             raise TrainingError(GOES_ON if over is None else ended.other_end(over, []))
 
     def _goes_on(self, until: Callable[[], int] | None) -> bool:
-        planned = self._planned if until is None else until()
-        ends = self._is_passed or self._state.stopped or self._state.applied // self._runs >= planned
+        self._ends_at = self._planned if until is None else until()
+        ends = self._is_passed or self._state.stopped or self._state.applied // self._runs >= self._ends_at
         return not ends and not self._carried.is_elsewhere(self._loop)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -200,6 +202,7 @@ class Loop:
         begin, self._planned, self._loop = self._carried.begin_epochs(self._planned, self._loop)
         for epoch in range(begin, count):
             self._loops = self._calls = 0
+            self._is_last_epoch = epoch == count - 1
             self._carried.begin_epoch(epoch, self._planned, self._loop)
             self._state.keep_for_later(self._carried.waits)
             yield epoch
