@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.runtime.conftest import Run, Submit
@@ -118,5 +120,60 @@ def test_an_object_whose_loss_sets_one_attribute_and_whose_loop_another(job: Sub
     run = job(HEAD + OBJECT)
     run.until_step(6)
     run.kill(1)
+    run.finish()
+    run.same_as(whole)
+
+
+SET = """
+def loss_fn(batch):
+    time.sleep(pause_s)
+    return F.mse_loss(model(batch[0]), batch[1])
+
+layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(8, 1))
+rest = [p for layer in layers for p in layer.parameters()]
+try:  # as the addresses in a set would, it gives one process another order than the other
+    os.close(os.open(FLAG, os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    rest.reverse()
+optimizer = torch.optim.SGD([{"params": rest, "lr": 0.01}, {"params": model[-1].parameters()}], lr=0.1, momentum=0.9)
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=0) as session:
+    for step in session.steps(6):
+        step.run(loss_fn)
+"""
+
+
+def test_parameters_in_another_order_on_some_members_are_named(job: Submit, tmp_path: Path) -> None:
+    source = (HEAD + SET).replace("FLAG", repr(str(tmp_path / "flag")))
+    assert "has its parameters in another order on some members" in reason_of(job(source, nodes=2, spares=0))
+
+
+DRAWING = """
+def loss_fn(batch):
+    time.sleep(pause_s)
+    return F.mse_loss(model(batch[0]), batch[1])
+
+class Langevin(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+
+optimizer = Langevin(model.parameters(), lr=0.1)
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=0) as session:
+    for step in session.steps(24):
+        step.run(loss_fn)
+"""
+
+
+def test_an_optimizer_that_draws_gives_the_same_bits_where_members_join(job: Submit) -> None:
+    whole = job(HEAD + DRAWING, nodes=1, spares=0)
+    whole.finish()
+    run = job(HEAD + DRAWING, nodes=1, elastic="1:3")
+    run.until_step(5)
+    run.scale(3)
+    run.until_world(3)
     run.finish()
     run.same_as(whole)

@@ -31,6 +31,11 @@ WRITES = (
     "step {step}: members have other weights, and the cell has written to them a different number of times since the "
     f"last step: {{named}}. It decides by what only some members saw, such as a sample in the loss function. {_ADVICE}"
 )
+ORDER = (
+    "step {step}: the optimizer has its parameters in another order on some members. A set has none of its own: write "
+    "a list, such as [p for name, p in model.named_parameters() if not name.startswith('head')]. Nothing of this step "
+    "is applied"
+)
 
 
 def number_of(settings: Settings) -> int:
@@ -64,6 +69,14 @@ def refuse_other_settings(
     later = [f"rank {rank} joined after step {after}" for rank, after in enumerate(joined) if after is not None]
     said = f", or by what the cell did before a member joined: {few(later)}" if later else ""
     raise TrainingError(SETTINGS.format(step=step, named=_differing(members), joined=said))
+
+
+def refuse_other_order(step: int, names: Sequence[str], gather: Gather) -> None:
+    """Members' states differ: raise TrainingError where the ``names`` of the parameters in the optimizer, in their
+    order, do as well. Raises Regroup.
+    """
+    if len(set(gather(hashlib.blake2b("\n".join(names).encode(), digest_size=8).digest()))) > 1:
+        raise TrainingError(ORDER.format(step=step))
 
 
 def refuse_other_writes(step: int, writes: Sequence[int]) -> None:

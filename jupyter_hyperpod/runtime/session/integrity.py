@@ -27,7 +27,13 @@ from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes
 from ..data.order import mix
 from ..program.between import plain_settings
-from ..program.cell_checks import UNKNOWN_WRITES, number_of, refuse_other_settings, refuse_other_writes
+from ..program.cell_checks import (
+    UNKNOWN_WRITES,
+    number_of,
+    refuse_other_order,
+    refuse_other_settings,
+    refuse_other_writes,
+)
 from ..worker.replica_sync import Group
 from .checksum import ChecksummedTensors, Words, checksum, fold
 from .gradients import Gradients
@@ -156,6 +162,7 @@ class Integrity:
         if any(sealed != state for sealed, state, *_ in members):
             return [member[:3] for member in members]
         if len({state for _, state, *_ in members}) > 1:  # an optimizer may compute a setting from the weights
+            refuse_other_order(step, self._state.order(), partial(self._gather, plan))
             refuse_other_writes(step, [member[4] for member in members])
         else:
             refuse_other_settings(

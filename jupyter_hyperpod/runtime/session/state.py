@@ -231,6 +231,11 @@ class TrainingState:
             for group in self.optimizer.param_groups
         ]
 
+    def order(self) -> list[str]:
+        """The names of the optimizer's parameters, in its order; "" for one that is not the model's."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        return [names.get(id(parameter), "") for group in self.optimizer.param_groups for parameter in group["params"]]
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """`trained` and the lanes."""
         return self.trained() | {f"lanes.{name}": value for name, value in self.lanes.kept.items()}

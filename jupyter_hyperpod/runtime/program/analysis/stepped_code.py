@@ -2,7 +2,7 @@
 
 A newcomer that gets the reduced gradient of a step it has missed applies that before its cell has run what precedes the
 step. A learning rate that a function of the cell computes from a variable, an optimizer of the cell's own class, or a
-hook of it would read the values of an earlier step there.
+hook of it would read the values of an earlier step there, and draw what generators give that are not at that step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from ..functions import names_of
 from ..own_files import is_own_class, is_own_file
+from .chance import DRAWS
 
 PRODUCT = __name__.partition(".")[0]  # whose own hooks are not the cell's
 _MOST, _LONG = 1000, 100  # objects that are looked at, and items of a container
@@ -23,8 +24,10 @@ _NOTHING = (int, float, complex, str, bytes, bool, type(None), torch.Tensor, tor
 
 
 def reads_cell(optimizers: Collection[Any], schedulers: Collection[Any], changed: Collection[str]) -> bool:
-    """Whether stepping them may run a function of the cell that mentions one of the names ``changed`` by its loops."""
-    return any(not _mentioned(function).isdisjoint(changed) for function in _functions([*optimizers, *schedulers]))
+    """Whether stepping them may run a function of the cell that mentions one of the names ``changed`` by its loops, or
+    draws."""
+    read = DRAWS.union(changed)
+    return any(not _mentioned(function).isdisjoint(read) for function in _functions([*optimizers, *schedulers]))
 
 
 def _functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
