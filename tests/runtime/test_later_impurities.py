@@ -46,6 +46,7 @@ with hp.Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=0) 
 """
 JUDGED = """
 def loss_fn(batch):
+    time.sleep(pause_s)
     return F.mse_loss(model(batch[0]), batch[1])
 
 def score(batch):
@@ -112,6 +113,15 @@ def test_what_a_later_evaluation_collects_to_be_printed_is_warned_of(job: Submit
     run.finish()
     (warned,) = {str(event.data["text"]) for event in run.of_kind("warning.raised")}
     assert "the function given to session.evaluate() changes kept" in warned
+
+
+def test_a_member_that_joins_later_warns_of_it_as_the_others_do(job: Submit) -> None:
+    body = COLLECTED.replace("epoch == 3", "epoch >= 2")
+    run = job(HEAD + JUDGED.format(body=body).replace("epochs(4)", "epochs(12)"), nodes=2, spares=1)
+    run.until_step(18)
+    run.kill(1)
+    run.until_made_good(1, 2)
+    run.finish()
 
 
 def test_an_object_whose_loss_sets_one_attribute_and_whose_loop_another(job: Submit) -> None:

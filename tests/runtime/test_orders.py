@@ -111,13 +111,13 @@ class Growing(torch_data.Sampler[int]):
     """A curriculum: three samples more in each epoch. ``wrong``: it gives one fewer than it says."""
 
     def __init__(self, wrong: bool = False) -> None:
-        self.epoch, self.wrong = 0, wrong
+        self.epoch, self.wrong, self.more = 0, wrong, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return min(10, 4 + 3 * self.epoch)
+        return min(10, 4 + 3 * self.epoch + self.more)
 
     def __iter__(self) -> Iterator[int]:
         return iter(torch.randperm(10)[: len(self) - self.wrong * self.epoch].tolist())
@@ -132,6 +132,11 @@ def test_an_epoch_may_have_another_length() -> None:
     late = Sampled(Growing(), 3, 10, 4)
     late.load_state_dict(one.state_dict())  # a member that joins
     assert [late.at(position) for position in range(18, 31)] == forward[18:]
+    changed = Sampled(grown := Growing(), 3, 10, 4)
+    grown.more = 1  # by the cell, as a member that comes later has it
+    changed.load_state_dict(one.state_dict())
+    with pytest.raises(TrainingError, match="another order for epoch 0 than it gave before"):
+        changed.at(12)
     with pytest.raises(SpecError, match="has a length of 7 and gives 6 samples in epoch 1; expected as many"):
         Sampled(Growing(wrong=True), 3, 10, 4).at(4)
 
@@ -236,7 +241,7 @@ def test_a_sampler_that_was_changed_in_an_epoch_is_told_to_newcomers() -> None:
     assert same.at(7) == order.at(7)
     other = Sampled(torch_data.WeightedRandomSampler([1.0] * 9 + [2.0], 40), 3, 10, 4)
     other.load_state_dict(state)
-    with pytest.raises(TrainingError, match="another order for epoch 0 than it gave to the other members"):
+    with pytest.raises(TrainingError, match="another order for epoch 0 than it gave before, or to the other members"):
         other.begin(0)
 
 

@@ -90,7 +90,7 @@ def _touched(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _whole(flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The same memory as a tensor that is no view."""
     strides = torch.empty(shape, device="meta").stride()
-    return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, shape, strides)
+    return torch.empty(0, dtype=flat.dtype, device="cpu").set_(flat.untyped_storage(), 0, shape, strides)
 
 
 def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:

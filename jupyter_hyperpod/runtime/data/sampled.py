@@ -21,6 +21,11 @@ from .sizes import BatchSizes
 
 KEPT_EPOCHS = 2  # a global batch may end in the next epoch
 ENDLESS = 1_000_000  # samples of one epoch, and ten times the data, after which a sampler counts as endless
+CHANGED = (
+    "the sampler {name} gives another order for epoch {epoch} than it gave before, or to the other members: it was "
+    "changed after that epoch had begun. Change it only by set_epoch(epoch), or keep what it depends on in the session "
+    "before the first step"
+)
 
 
 class Sampled:
@@ -42,6 +47,7 @@ class Sampled:
         self._ends: list[int] = []  # positions at which epochs end, where each may have another length
         self._drawn: dict[int, array[int]] = {}
         self._expected: dict[int, int] = {}  # checksums of epochs that other members have drawn
+        self._ended: list[int] = []  # `_ends` of other members
         if self._draw(0) != self._draw(0):
             raise SpecError(
                 f"the sampler {self.name} gives another order when it is asked for the same epoch again; it may depend "
@@ -66,16 +72,19 @@ class Sampled:
 
     def state_dict(self) -> dict[str, Any]:
         """Checksums of the epochs that are drawn, by which a newcomer finds that it would draw others."""
-        return {"epochs": {epoch: _checksum(found) for epoch, found in self._drawn.items()}}
+        return {"epochs": {epoch: _checksum(found) for epoch, found in self._drawn.items()}, "ends": list(self._ends)}
 
     def mark(self, step: int) -> int:
-        """A number that is the same where the epochs of this step are drawn alike."""
-        return zlib.crc32(repr([_checksum(self._epoch(epoch)) for epoch in self._epochs(step)]).encode())
+        """A number that is the same where the epochs of this step are drawn alike, and begin at the same places."""
+        drawn = [_checksum(self._epoch(epoch)) for epoch in self._epochs(step)]
+        return zlib.crc32(repr([self._find(self._sizes.span(step)[0]), *drawn]).encode())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Compare what is drawn from now on with what another member has drawn."""
         self._expected = {int(epoch): checksum for epoch, checksum in state["epochs"].items()}
+        self._ended = list(state.get("ends", ()))
         self._drawn.clear()
+        self._ends.clear()
 
     def _epochs(self, step: int) -> range:
         span = self._sizes.span(step)
@@ -86,8 +95,10 @@ class Sampled:
         if self._is_regular and self._length is not None:
             return divmod(position, self._kept(self._length))
         while not self._ends or position >= self._ends[-1]:
-            before = self._ends[-1] if self._ends else 0
-            self._ends.append(before + self._length_of(len(self._ends)))
+            epoch, before = len(self._ends), self._ends[-1] if self._ends else 0
+            self._ends.append(before + self._length_of(epoch))
+            if self._ended[epoch : epoch + 1] not in ([], self._ends[epoch:]):
+                raise TrainingError(CHANGED.format(name=self.name, epoch=epoch))
         epoch = bisect_right(self._ends, position)
         return epoch, position - (self._ends[epoch - 1] if epoch else 0)
 
@@ -110,15 +121,18 @@ class Sampled:
     def _epoch(self, epoch: int) -> array[int]:
         if epoch not in self._drawn:
             found = self._drawn[epoch] = self._draw(epoch)
-            if self._expected.get(epoch, _checksum(found)) != _checksum(found):
-                raise TrainingError(
-                    f"the sampler {self.name} gives another order for epoch {epoch} than it gave to the other members: "
-                    "it was changed after that epoch had begun. Change it only by set_epoch(epoch), or keep what it "
-                    "depends on in the session before the first step"
-                )
+            length, expected = self._known_length(epoch), self._expected.get(epoch)
+            if length not in (None, len(found)) or expected not in (None, _checksum(found)):
+                raise TrainingError(CHANGED.format(name=self.name, epoch=epoch))
             while len(self._drawn) > KEPT_EPOCHS:
                 self._drawn.pop(next(iter(self._drawn)))  # the one drawn first
         return self._drawn[epoch]
+
+    def _known_length(self, epoch: int) -> int | None:
+        """How many samples of an epoch count, where each epoch may have another length and this is known."""
+        if epoch >= len(self._ends):
+            return None
+        return self._ends[epoch] - (self._ends[epoch - 1] if epoch else 0)
 
     def _draw(self, epoch: int) -> array[int]:
         with self._in(epoch):

@@ -161,7 +161,7 @@ class Carried:
 
     def traced(self, bound: bool = True) -> Tracer:
         """What is copied now, besides the paths. ``bound``: by variables that the loops bind, too."""
-        whole = Tracer(self._own, None)
+        whole = Tracer(self._own.union(self._alike), None)
         for value in self._objects.values():
             with suppress(Unfit):
                 whole.copied(value)

@@ -30,7 +30,7 @@ from .functions import names_of
 from .heap import Heap, hooks_of
 from .late import LateChanges, is_covered
 from .own_files import is_own_class
-from .walk import Noted, Path, Walk
+from .walk import Noted, Path, Walk, is_kept_by_function
 
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed
@@ -183,7 +183,7 @@ class Comparison:
     def set_inside(self) -> set[tuple[str, str]]:
         """Variables and attributes of them in which the loss function has set something: `left` judges that."""
         paths = self.late.filled | self.late.lists
-        return {(p[0][1][1], p[1][1]) for p in paths if len(p) > 1 and (p[0][0], p[1][0]) in ATTRIBUTES}
+        return {(p[0][1][1], p[1][1]) for p in paths if len(p) == 2 and (p[0][0], p[1][0]) in ATTRIBUTES}
 
     def kept(self) -> dict[str, str]:
         """What the loss function fills from step to step, and the training depends on; after a look at everything."""
@@ -306,7 +306,7 @@ class Comparison:
             if kind in ("global", "frame") and noted.kind in ("value", "shape"):
                 early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
                 early = early or (noted.key == "training" and program.toggles)
-                early = early or (noted.name in program.changes and _is_kept_by_function(path))
+                early = early or (noted.name in program.changes and is_kept_by_function(path))
             if early and not is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
                 self.late.carry_path(path, now, SMALL)
 
@@ -364,6 +364,10 @@ class Comparison:
             if program is not None and (place := program.keeps(name, self._is_trained)):
                 raise TrainingError(KEEPS.format(place=place, name=name))
 
+    def decides(self, changed: Mapping[Path, Noted], now: Walk) -> bool:
+        """Whether the training reads some of it."""
+        return any(Program(now).flow(path, noted) is Flow.TRAINING for path, noted in changed.items())
+
     def _is_trained(self, name: str) -> bool:
         """Whether a variable or an attribute holds a module that is trained."""
         values = [names[name] for f in callers() for names in (f.f_locals, f.f_globals) if name in names]
@@ -372,7 +376,7 @@ class Comparison:
 
     def _look_at_cache(self, path: Path, noted: Noted, program: Program, before: Noted | None) -> None:
         """A cache may keep what depends on its arguments alone."""
-        if before is not None and _misses(before) == _misses(noted):
+        if before is not None and before.misses == noted.misses:
             self._refuse(path, noted, program, KEPT)
         function = resolved(path, self._sources).__wrapped__
         code = function.__code__
@@ -387,14 +391,6 @@ class Comparison:
         raise TrainingError(REFUSED.format(place=place, name=_label(path, noted), why=why, ident=noted.name))
 
 
-def _is_kept_by_function(path: Path) -> bool:
-    return any(kind in ("closure", "default") for kind, _ in path)
-
-
 def _label(path: Path, noted: Noted) -> str:
     name = short(path)
     return name if noted.name in name else f"{name} ({noted.name})"
-
-
-def _misses(noted: Noted) -> Any:
-    return noted.content[0] if isinstance(noted.content, tuple) else None

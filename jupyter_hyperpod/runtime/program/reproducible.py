@@ -128,13 +128,13 @@ class Reproducible:
         self._interrupted = True
         self._ahead = {}
 
-    def computed(self, plan: RecoveryPlan, step: int, leaf: int) -> None:
-        """A micro-batch of step ``step + 1`` was computed for the first time."""
+    def computed(self, plan: RecoveryPlan, step: int, leaf: int, at_end: bool) -> None:
+        """A micro-batch of step ``step + 1`` was computed for the first time; ``at_end``: of this member's last one."""
         if (node := self._gradients.finished.nodes.get((leaf, leaf + 1))) is None:
             return
         if step < self._runs and leaf == 0:
             self._first = {step: checksum(node.flats)}
-        for check in self._checks(plan, step):
+        for check in self._checks(plan, step, at_end):
             if (plan.rank, leaf) == (check.newcomer, check.micro_batch):
                 self._ahead[check] = checksum(node.flats)
 
@@ -176,9 +176,8 @@ class Reproducible:
         elif plan.world_size == 1:
             self._warn_alone()
         else:
-            self._compare(
-                plan, step, carried.variables.digests(self._comparison.set_inside()) | carried.paths.digests()
-            )
+            inside = {tuple(one) for part in self._gather(plan, [*self._comparison.set_inside()]) for one in part}
+            self._compare(plan, step, carried.variables.digests(inside) | carried.paths.digests())
 
     def prove(self, plan: RecoveryPlan, step: int) -> None:
         """Compare what the program has changed with what newcomers have, before step ``step + 1``.
@@ -267,8 +266,8 @@ class Reproducible:
     def _refuse_counting(self, plan: RecoveryPlan, checks: Sequence[NewcomerCheck], compute: Compute) -> None:
         """Raise TrainingError, on all members, where each execution of a micro-batch changes what training reads."""
         found: list[str] = []
-        if self._fills:
-            leaf = next(check.micro_batch for check in checks if check.peer == plan.rank)
+        leaf = next((check.micro_batch for check in checks if plan.rank in (check.peer, check.newcomer)), None)
+        if self._fills and leaf is not None:
             walks = [(self._sum(compute, leaf), self._comparison.look())[1] for _ in range(2)]
             found = self._comparison.counted(*walks, late=True)
         if sentence := next((one for part in self._gather(plan, found) for one in part), ""):
@@ -372,9 +371,8 @@ class Reproducible:
 
     def _reached(self, sources: Any) -> dict[str, str]:
         tensors = self._state.tensors()
-        numbers = ChecksummedTensors(list(tensors.values())).checksums()
-        state = {f"the model's {name}": str(number) for name, number in zip(tensors, numbers, strict=True)}
-        return reached(sources, self._comparison.own) | state
+        numbers = zip(tensors, ChecksummedTensors(list(tensors.values())).checksums(), strict=True)
+        return reached(sources, self._comparison.own) | {f"the model's {name}": str(number) for name, number in numbers}
 
     def _sum(self, compute: Compute, leaf: int) -> int:
         nodes = self._gradients.separate_nodes()

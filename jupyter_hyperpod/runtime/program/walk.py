@@ -39,6 +39,11 @@ class Noted:
     name: str
     at: int = 0  # for `value` of a library's object: the length of the path to it
 
+    @property
+    def misses(self) -> Any:
+        """Of a cache: how often it had to compute."""
+        return self.content[0] if isinstance(self.content, tuple) else None
+
 
 @dataclass
 class Walk:
@@ -107,3 +112,8 @@ def is_set(path: Path, noted: Noted, first: Noted | None) -> bool:
     new = first is None or empty or (first.kind == "value" and not first.whole)
     flag = isinstance(noted.content, tuple) and noted.content[:1] == ("bool",)
     return new and not flag and noted.kind in ("value", "shape") and not noted.at and path[-1][0] != "item"
+
+
+def is_kept_by_function(path: Path) -> bool:
+    """Whether a closure or a default of a function leads there."""
+    return any(kind in ("closure", "default") for kind, _ in path)

@@ -144,7 +144,7 @@ class _HostWords(_Words):
 
     def __init__(self, views: Sequence[torch.Tensor], ordered: bool = False) -> None:
         super().__init__(views, ordered)
-        words = torch.zeros(self.count, dtype=torch.int64)
+        words = torch.zeros(self.count, dtype=torch.int64, device="cpu")
         self._words: Words = words.numpy()
         self._summed: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows, and where their sums go
         self._copied: list[tuple[Octets, Octets]] = []  # what fills no row, and where it goes

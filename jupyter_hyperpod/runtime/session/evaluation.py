@@ -24,6 +24,7 @@ from ..comm.mesh import all_gather
 from ..data.given import Given, given
 from ..data.indexed import IndexedData, indexed, single
 from ..data.order import mix
+from ..program.walk import Walk
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from .parts import Parts
@@ -51,7 +52,7 @@ EARLIER = (
 )
 VARIES = (
     "the function given to session.evaluate() returned another result for the same batch the second time: it may "
-    "depend on its batch, the model and the seeded generators of torch, random and numpy alone"
+    "depend on its batch, the model and the seeded generators of torch, random and numpy alone, not on time"
 )
 FORMS = "return a number, a (sum, weight) pair, or a dict of them"
 
@@ -59,11 +60,14 @@ FORMS = "return a number, a (sum, weight) pair, or a dict of them"
 class Evaluations:
     """The evaluations of one session. ``results``: by the place of the call, for newcomers that run it later."""
 
-    def __init__(self, parts: Parts, model: torch.nn.Module) -> None:
+    def __init__(self, parts: Parts, model: torch.nn.Module, exact: bool) -> None:
+        """``exact``: executing a batch once more gives the same bits."""
         self._parts, self._group, self._model = parts, parts.group, model
         self.results: dict[str, Any] = {}
         self._done = 0  # completed by the members together
-        self._called: set[Any] = set()  # functions that have been called in an earlier one
+        self._exact = exact
+        self._called: set[Any] = set()  # functions that have been called
+        self._warned: set[str] = set()
         self._busy = False
         self._last: Result = {}
         self._given: Result | None = None  # of the present one, by a member that has it
@@ -91,6 +95,8 @@ class Evaluations:
             return _shown(_of_ended(over, place))
         source, size = _cut(data, micro_batch, self._parts.settings.micro_batch)
         work = _Work(self._parts, self._model, function, source, size)
+        work.is_first = work.code not in self._called and not self._parts.carried.first_step
+        self._called.add(work.code)
         self._given, self._busy = None, True
         try:
             result = self._through_generations(work, aside)
@@ -130,7 +136,8 @@ class Evaluations:
         for place, number in enumerate(share):
             self._group.poll()
             self._group.touch("compute", step)
-            if place == self._done % len(share) and self._parts.comparison.members_join:
+            twice = self._parts.comparison.members_join and (self._exact or work.is_first)
+            if twice and place == mix(self._done) % len(share):
                 self._compute_twice(work, number)
             else:
                 work.compute(number)
@@ -146,20 +153,36 @@ class Evaluations:
         What it keeps of a batch that it has seen, such as a cache, does not change when it sees that batch again. After
         the first call, what the program only prints is warned of: the training is right.
         """
-        comparison, began = self._parts.comparison, self._parts.comparison.look()
+        comparison, began = self._parts.comparison, self._look()
         work.compute(number)
-        before, first = comparison.look(), work.found[number]
-        comparison.look_at_containers(began.changed(before), before)
+        before, first = self._look(), work.found[number]
+        try:
+            comparison.look_at_containers(began.changed(before), before)
+        except TrainingError as error:
+            if work.is_first or comparison.decides(began.changed(before), before):
+                raise
+            self._warn(str(error))
         work.compute(number)
-        code = getattr(work.function, "__code__", type(work.function))
-        after, is_first = comparison.look(), code not in self._called
-        self._called.add(code)
-        if found := comparison.changed_by_evaluation(before, after, code, decides=not is_first):
+        after = self._look()
+        if found := comparison.changed_by_evaluation(before, after, work.code, decides=not work.is_first):
             raise TrainingError(found)
-        if not is_first and (found := comparison.changed_by_evaluation(before, after, code)):
-            comparison.warn(found)
-        if str(work.found[number]) != str(first):
+        if not work.is_first and (found := comparison.changed_by_evaluation(before, after, work.code)):
+            self._warn(found)
+        if self._exact and str(work.found[number]) != str(first):
             raise TrainingError(VARIES)
+
+    def _look(self) -> Walk:
+        """Everything now. This member is at work before and after it, as whoever watches it is told."""
+        self._group.touch("compute", self._parts.state.applied)
+        walk = self._parts.comparison.look()
+        self._group.touch("compute", self._parts.state.applied)
+        return walk
+
+    def _warn(self, sentence: str) -> None:
+        """Warn once."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            self._parts.comparison.warn(sentence)
 
     def meet(self, plan: RecoveryPlan) -> None:
         """A generation was formed: give the last result to members that were interrupted before they had it."""
@@ -224,7 +247,8 @@ class _Work:
         self, parts: Parts, model: torch.nn.Module, function: Callable[[Any], Any], data: IndexedData, size: int
     ) -> None:
         self._parts, self._model, self.function, self._data = parts, model, function, data
-        self.size = size
+        self.size, self.is_first = size, True
+        self.code = getattr(function, "__code__", type(function))
         self.count = math.ceil(len(data) / size)
         self.found: dict[int, dict[str, Pair]] = {}
         self._device = parts.gradients.parameters[0].device

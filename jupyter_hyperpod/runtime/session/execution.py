@@ -156,7 +156,7 @@ class StepExecution:
                 self._group.touch("compute", self._state.applied)
                 began_s = time.monotonic()
                 self._execute(loss_function, leaf)
-                self._reproducible.computed(plan, self._state.applied, leaf)
+                self._reproducible.computed(plan, self._state.applied, leaf, self.at_end)
                 self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:

@@ -159,7 +159,7 @@ class Loop:
         has_turned = False
         while self._goes_on(until):
             step, self._restored = self._next(), False
-            self._execution.at_end = step.number == self._ends_at and (count >= LONG or self._is_last_epoch)
+            self._execution.at_end = step.number >= self._ends_at and (count >= LONG or self._is_last_epoch)
             self._inside = has_turned = True
             try:
                 yield step

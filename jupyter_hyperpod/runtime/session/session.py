@@ -152,7 +152,7 @@ class Session:
         )  # fmt: skip
         reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
-        self._evaluations = Evaluations(parts, model)
+        self._evaluations = Evaluations(parts, model, self._determinism.exact)
         self._loop = Loop(parts, self._execution, turns, self._evaluations.results)
         if not isinstance(extra or {}, Mapping):
             raise SpecError(f"extra is a {type(extra).__name__}; expected a dictionary of objects by name")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +47,12 @@ class StuckPods:
         for name in self._due(now_s):
             stuck = self._known[name]
             stuck.asked_s = now_s
-            with suppress(ClusterError):  # then what was said before is still the newest
+            try:
                 stuck.said = self._ask(api, name, now_s - stuck.since_s)
+            except ClusterError as error:  # then what was said before is still the newest
+                is_forbidden = isinstance(error, ApiError) and error.status == FORBIDDEN
+                self._again_s = self._clock() + (FORBIDDEN_S if is_forbidden else EACH_S)
+                break
         return {name: stuck.said for name, stuck in self._known.items() if stuck.said}
 
     def _due(self, now_s: float) -> list[str]:
@@ -64,12 +67,7 @@ class StuckPods:
 
     def _ask(self, api: Api, pod: str, created_s: float) -> str:
         chosen = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}", "limit": EVENTS_MOST}
-        try:
-            found = api.get(f"/api/v1/namespaces/{api.namespace}/events", chosen)
-        except ApiError as error:
-            if error.status == FORBIDDEN:
-                self._again_s = self._clock() + FORBIDDEN_S
-            raise
+        found = api.get(f"/api/v1/namespaces/{api.namespace}/events", chosen)
         return why(found.get("items") or (), slow=created_s >= SLOW_S)
 
 

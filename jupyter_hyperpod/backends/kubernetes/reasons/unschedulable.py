@@ -7,7 +7,8 @@ import re
 from ....core.units import plural
 
 MOST = 3  # a reason is one line
-PREEMPTION = " preemption: "  # what follows counts the same nodes once more
+# what follows counts the same nodes once more
+PREEMPTION = re.compile(r"[. ]*(?:no new claims to deallocate,)? preemption: ")
 COUNTED = re.compile(r"(\d+) (.+)")
 CLAIM = re.compile(
     r"unbound.*persistentvolumeclaim|persistentvolumeclaim.*(?:not found|not bound|unbound)", re.IGNORECASE
@@ -33,7 +34,7 @@ WORDS = tuple(
 
 def explained(message: str) -> str:
     """The message with plain words before it, where it says something that is known here; else as it is."""
-    before, _, told = message.partition(PREEMPTION)[0].rstrip(". ").partition(": ")
+    before, _, told = PREEMPTION.split(message)[0].rstrip(". ").partition(": ")
     if CLAIM.search(message):
         return f"{UNBOUND}: {message}"
     if not before.endswith("nodes are available"):
