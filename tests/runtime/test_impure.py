@@ -213,7 +213,7 @@ FLAG = (
 BY_MEMBER = (
     "settings = dict(",
     "def by_member():  # as a threshold would be reached by one member's samples\n"
-    "    return step.number == 6 and session.rank == 1\n\nsettings = dict(",
+    "    return step.number == 9 and session.rank == 1\n\nsettings = dict(",
 )
 RATE = (LOOP, f"{LOOP}        if flagged: optimizer.param_groups[0]['lr'] *= 0.5; flagged.clear()\n")
 WEIGHT = (LOOP, f"{LOOP}        if flagged: torch.no_grad()(model[1].weight.mul_)(0.5); flagged.clear()\n")
@@ -230,7 +230,7 @@ def test_a_flag_that_one_members_samples_set_accuses_no_device(
 ) -> None:
     run = job(changed(FLAG, BY_MEMBER, reacts), nodes=nodes, spares=0)
     reason = str(run.finish("failed")["reason"])
-    assert ": step 7: members have other" in reason and found in reason, reason
+    assert ": step 10: members have other" in reason and found in reason, reason
     assert not run.of_kind("member.lost"), run.story()
 
 
