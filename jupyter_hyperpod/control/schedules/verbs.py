@@ -204,11 +204,11 @@ def _running(store: Store, name: str) -> str:
 
 def dry_run_problem(store: Store, fields: Mapping[str, Any]) -> str:
     """What would come of a schedule and its runs, as a sentence; "" where they would begin."""
-    from ..prospect import prospect
+    from ..prospect import REFUSED, prospect
     from . import schedule_file
 
     taken = schedule_file.taken(store, str(fields["name"]))
-    return f"it would be refused: {taken}" if taken else prospect(store, fields, later=True)
+    return f"{REFUSED}: {taken}" if taken else prospect(store, fields, later=True)
 
 
 def _attend(store: Store) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import ast
 import ctypes
 import linecache
-import os
 import sys
 from collections.abc import Collection, Iterator, MutableMapping
-from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
 from .analysis.parsing import parsed
 from .analysis.syntax import nodes_of
-from .own_files import is_own_file
+from .own_files import THIS_PACKAGE, is_own_file
 
 LOOP, LOSS = "<training loop>", "<loss of a micro-batch>"  # code of a cell that an integration has compiled anew
 _NAME = __name__.partition(".")[0]
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class Locals(MutableMapping[str, Any]):
@@ -121,7 +118,7 @@ def callers() -> list[FrameType]:
 
 def is_ours(file: str) -> bool:
     """Whether a source file is this package's."""
-    return file.startswith(_PACKAGE)
+    return file.startswith(THIS_PACKAGE)
 
 
 def running() -> dict[int, FrameType]:

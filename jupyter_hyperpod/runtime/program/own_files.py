@@ -13,7 +13,7 @@ from typing import Any
 
 from ...system.addresses import SOCKETS_ONLY_VARIABLE
 
-_THIS_PACKAGE = str(Path(__file__).parents[2]) + os.sep  # which lies elsewhere in a checkout
+THIS_PACKAGE = str(Path(__file__).parents[2]) + os.sep  # which lies elsewhere in a checkout
 _FOREIGN = tuple(
     {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
 )
@@ -26,7 +26,7 @@ FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list",
 @lru_cache(maxsize=4096)
 def is_own_file(path: str) -> bool:
     """Whether a source file is the person's own."""
-    return not path.startswith((*_FOREIGN, _THIS_PACKAGE, "<frozen"))
+    return not path.startswith((*_FOREIGN, THIS_PACKAGE, "<frozen"))
 
 
 def is_made_by_tempfile(path: str) -> bool:

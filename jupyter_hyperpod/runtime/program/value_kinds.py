@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from argparse import Namespace
 from collections import deque
@@ -11,7 +10,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from enum import EnumMeta
 from fractions import Fraction
-from pathlib import Path
 from types import FunctionType, GeneratorType, SimpleNamespace
 from typing import Any, Protocol
 
@@ -19,9 +17,8 @@ import torch
 
 from ..comm.state_codec import PATHS, is_array
 from ..session.optimizer_state import has_state
-from .own_files import is_own_file
+from .own_files import THIS_PACKAGE, is_own_file
 
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), range, Decimal, Fraction),
     *(torch.Size, torch.dtype, torch.device, *PATHS),
@@ -94,7 +91,7 @@ def type_name(value: Any) -> str:
 def is_foreign(value: Any) -> bool:
     """Whether `value` is an object of this package that is no part of the run, such as a step."""
     if isinstance(value, GeneratorType):
-        return value.gi_code.co_filename.startswith(_PACKAGE)
+        return value.gi_code.co_filename.startswith(THIS_PACKAGE)
     ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and not has_state(value) and not isinstance(value, State)
 
