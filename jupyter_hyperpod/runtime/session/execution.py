@@ -13,7 +13,7 @@ from ...core.errors import HyperpodError, TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
 from ..comm.mesh import PeerLost, all_gather
-from ..comm.reduction import Buffer, FinishedNodes
+from ..comm.reduction import Buffer, FinishedNodes, read_flags
 from ..data.order import mix
 from ..micro_batch.returned import loss_in, with_loss
 from ..program.reproducible import Reproducible
@@ -95,7 +95,8 @@ class StepExecution:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
                     self._compare(compute, loss_function, pairs=False)
                 parts.integrity.verify(self._plan, result, compute, parts.between.writes, self.at_end)
-                if self._determinism.exact:  # from states that are alike
+                # from states that are alike; of what is not finite nothing is applied, and the guard says more
+                if self._determinism.exact and read_flags(float(result.meta[-1]))[0]:
                     self._compare(compute, loss_function, pairs=True)
                 self._finish(result)
             except Regroup as call:
