@@ -286,7 +286,7 @@ def _is_of_module(names: dict[Any, Any]) -> bool:
 def hooks_of(value: Any) -> Hashable:
     """The hooks of the program that a module, its own parameters or an optimizer have."""
     tables = [table for name, table in vars(value).items() if name.endswith("hooks") and isinstance(table, dict)]
-    for parameter in getattr(value, "_parameters", {}).values():
+    for parameter in value._parameters.values() if isinstance(value, torch.nn.Module) else ():
         names = ("_backward_hooks", "_post_accumulate_grad_hooks")
         tables += [table for name in names if (table := getattr(parameter, name, None))]
     functions = [hook for table in tables for hook in table.values()]
