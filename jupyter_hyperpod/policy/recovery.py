@@ -254,8 +254,8 @@ def pair_checks(plan: RecoveryPlan, step: int, runs: int = 1, at_end: bool = Fal
 def has_pairs(turn: int) -> bool:
     """Whether members repeat each other's micro-batches in this turn of the loop, counted from 1.
 
-    Programs do something else in each fifth, tenth or hundredth turn, or in odd ones: so there are turns of each kind,
-    at least twice as many turns apart, and from some hundred on also at equal distances.
+    Programs do something else in each fifth, tenth or hundredth turn, or in odd ones. So turns of each kind are among
+    these: further and further apart, and later also each 500th and 511th.
     """
     doubled = turn.bit_count() == 1 or (turn % 3 == 0 and (turn // 3).bit_count() == 1)  # 4, 6, 8, 12, 16, 24 …
     odd = (turn + 1).bit_count() == 1 or (turn % 3 == 1 and (turn // 3).bit_count() == 1)  # 7, 13, 15, 25, 31, 49 …

@@ -133,7 +133,7 @@ def job_state(job: Object, pod: Object | None, stuck: Mapping[str, str] = NOTHIN
         told = f"its pod is being deleted{again}" if pod else _before_pod(job)
         return (REPLACING if pod else PENDING), told
     state, reason = _pod_state(pod)
-    return state, stuck.get(_about(pod).get("name", ""), reason) if is_creating(pod) else reason
+    return state, stuck.get(_about(pod).get("name", ""), reason) if _in_creation(state, reason) else reason
 
 
 def _before_pod(job: Object) -> str:

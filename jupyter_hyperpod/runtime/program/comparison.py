@@ -277,7 +277,9 @@ class Comparison:
         """A sentence about what evaluating a batch once more has changed, and the program, or ``decides`` the training,
         reads; or ""."""
         changed = {p: noted for p, noted in before.changed(after).items() if noted.kind not in ("cache", "late")}
-        program = Program(after if changed else Walk())
+        if not changed:
+            return ""
+        program = Program(after)
         for path, noted in changed.items():
             if program.flow(path, noted) >= (Flow.TRAINING if decides else Flow.PRINTED):
                 place = program.place(noted.name)
@@ -366,7 +368,8 @@ class Comparison:
 
     def decides(self, changed: Mapping[Path, Noted], now: Walk) -> bool:
         """Whether the training reads some of it."""
-        return any(Program(now).flow(path, noted) is Flow.TRAINING for path, noted in changed.items())
+        program = Program(now)
+        return any(program.flow(path, noted) is Flow.TRAINING for path, noted in changed.items())
 
     def _is_trained(self, name: str) -> bool:
         """Whether a variable or an attribute holds a module that is trained."""
