@@ -89,6 +89,10 @@ class RemoteHead(Protocol):
     def own_options(self) -> Mapping[str, str]:
         """The options of the job as its head has to know them."""
 
+    @property
+    def advice(self) -> str:
+        """What keeps this store though the head is lost, as a sentence; "" where that is another's matter."""
+
     def refused(self, error: Exception) -> bool:
         """Whether it is of no use to try again."""
 
@@ -106,6 +110,25 @@ class RemoteHead(Protocol):
 
     def remove(self) -> None:
         """Remove it, and every process of its job."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class ApartPods(Protocol):
+    """The pods of one job's nodes where each has a store of its own; its head brings them the job.
+
+    Every method waits for the backend, and raises ClusterError where that does not answer or refuses.
+    """
+
+    def running(self) -> Collection[str]:
+        """The pods whose program runs, each by a name that no other pod ever has."""
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until there may be others, or for this time."""
+
+    def run(self, pod: str, command: Sequence[str], data: bytes, limit_s: float) -> bytes:
+        """Run a command in one of them and return what that prints. ``data``: standard input."""
 
     def close(self) -> None:
         """Close connections."""
@@ -157,6 +180,9 @@ class Backend(Protocol):
 
     def remote_head(self, options: Mapping[str, str], job_id: str) -> RemoteHead | None:
         """What runs the head of a job with these options elsewhere; None where it runs beside its supervisor here."""
+
+    def apart_pods(self, options: Mapping[str, str], job_id: str) -> ApartPods | None:
+        """The pods of a job whose head is this process's; None where nodes have the head's own store."""
 
     def place(self, options: Mapping[str, str]) -> str:
         """Where a job with these options runs: jobs of one place share a runner. "" where there is only one."""

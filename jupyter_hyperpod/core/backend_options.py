@@ -15,11 +15,13 @@ from .units import parse_duration
 
 BIND, STARTUP_DEADLINE = "bind", "startup-deadline"
 HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter, or in a pod of its own
-HEAD_STORE, ACCOUNT = "head-store", "account"
+WITHIN = "within"  # what its own nodes read of a job whose head is in a pod and shares no directory with them
+HEAD_STORE, HEAD_CLAIM, ACCOUNT = "head-store", "head-claim", "account"
+OWN_STORE = "/hyperpod"  # where each pod has a store of its own
 USER, FS_GROUP = "user", "fs-group"
 KEEP_WARM = "keep-warm"
 OPERATOR, HYPERPOD = "operator", "hyperpod"  # what makes the pods of a job's nodes, instead of plain Jobs
-OF_SUBMITTER = (HEAD, HEAD_STORE, ACCOUNT, "context", BIND)  # what a head in a pod does not need to know of its job
+OF_SUBMITTER = (HEAD, HEAD_STORE, HEAD_CLAIM, ACCOUNT, "context", BIND)  # what a head in a pod need not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def _like(pattern: re.Pattern[str], what: str) -> Callable[[str], None]:
 
 
 def _where(value: str) -> None:
-    if value not in ("here", POD):
+    if value not in ("here", POD, WITHIN):
         raise SpecError(f"{value[:80]!r} is no place; expected here or {POD}")
 
 
@@ -203,16 +205,27 @@ def _plain_path(value: str) -> None:
 
 
 def head_store(options: Mapping[str, str]) -> str:
-    """The directory of the pods in which heads in pods keep their stores; "" where no directory can be written."""
+    """The directory of the pods in which heads in pods keep their stores."""
     if HEAD_STORE in options:
         return options[HEAD_STORE]
-    written = [shared.path for shared in shared_directories(options) if not shared.read_only]
-    return f"{written[0]}/hyperpod-heads" if written else ""
+    written = _written(options)
+    return OWN_STORE if is_apart(options) or not written else f"{written[0]}/hyperpod-heads"
 
 
 def has_remote_head(options: Mapping[str, str]) -> bool:
     """Whether the head of a job with these options runs in a pod of its own."""
     return options.get(HEAD) == POD
+
+
+def is_apart(options: Mapping[str, str]) -> bool:
+    """Whether each pod of a job with these options has a store of its own, because they share no directory for one."""
+    if options.get(HEAD) != POD:
+        return options.get(HEAD) == WITHIN
+    return HEAD_CLAIM in options or not (HEAD_STORE in options or _written(options))
+
+
+def _written(options: Mapping[str, str]) -> list[str]:
+    return [shared.path for shared in shared_directories(options) if not shared.read_only]
 
 
 def has_operator(options: Mapping[str, str]) -> bool:
@@ -302,6 +315,7 @@ KUBERNETES = OptionTable(
         KEEP_WARM: _deadline,
         HEAD: _where,
         HEAD_STORE: _plain_path,
+        HEAD_CLAIM: _like(_SUBDOMAIN, "the name of a volume claim"),
         ACCOUNT: _like(_SUBDOMAIN, "the name of a service account"),
     },
     "image, claim, host-path, namespace, context, resources, selector, head, …",
@@ -309,8 +323,8 @@ KUBERNETES = OptionTable(
     (
         (("image",), "the image of its pods, with the libraries that it uses"),
         (
-            ("claim", "host-path"),
-            "pods share the job store among each other, and with this machine unless --kubernetes head=pod is given",
+            ("claim", "host-path", HEAD),
+            "pods share the job store with this machine unless their head is in a pod (head=pod)",
         ),
     ),
 )
@@ -346,6 +360,8 @@ def check(backend: str, chosen: str, options: Mapping[str, str]) -> None:
             raise SpecError(f"{table.title} option {option}: {error}") from None
     if options and backend != chosen:
         raise SpecError(f"{table.title} options belong to --backend {backend}; the backend is {chosen}")
+    if HEAD_CLAIM in options and (options.get(HEAD) != POD or HEAD_STORE in options):
+        raise SpecError(f"{table.title} option {HEAD_CLAIM} needs {HEAD}={POD}, and excludes {HEAD_STORE}")
     for group, why in table.needed if backend == chosen else ():
         if not any(option in options for option in group):
             wanted = " or ".join(f"--{backend} {option}=…" for option in group)

@@ -100,16 +100,24 @@ def for_job(specs: Iterable[MountSpec]) -> dict[str, Any]:
     return found
 
 
+def unreachable(name: str, why: str) -> dict[str, Any]:
+    """The same for a mount that nodes cannot have."""
+    return {name: {"absent": why}}
+
+
 def from_environment(text: str) -> Mounts:
     """Inverse of the JSON of `for_job`: the roots that this node sees."""
-    specs, plain = [], {}
+    specs, plain, absent = [], {}, {}
     for name, about in json.loads(text).items():
         if isinstance(about, str):
             plain[name] = about
+        elif "absent" in about:
+            absent[name] = str(about["absent"])
         else:
             specs.append(MountSpec.from_json(about))
     found = roots(specs, "node")
     found.update(plain)
+    found.absent.update(absent)
     return found
 
 
@@ -140,6 +148,13 @@ def mounted_at() -> dict[str, str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.split() for line in file]
     return {_unescape(parts[4]): parts[parts.index("-") + 1] for parts in lines}
+
+
+def mount_point_of(path: str, mounted: Iterable[str]) -> str:
+    """The mount point, of these, that holds an absolute path."""
+    place = real(path)
+    holding = (point for point in mounted if place == point or place.startswith(f"{point.rstrip('/')}/"))
+    return max(holding, key=len, default="/")
 
 
 def real(path: str) -> str:

@@ -7,9 +7,13 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.errors import StoreError
 from .store import private_directory, write_private
+
+if TYPE_CHECKING:
+    from .apart.head_files import HeadFiles
 
 FOLDER = "sources"
 _NAME = 40  # characters of a file's name that are kept, for people who look
@@ -28,6 +32,8 @@ class SourceRecord:
         """
         if (known := self.known(path)) is not None:
             return known
+        if (head := self._head()) is not None:
+            found = head.record(path, found)  # of the members of all pods, one wins
         kept = self._file(path)
         private_directory(self._folder)
         mine = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -60,7 +66,14 @@ class SourceRecord:
         """What is recorded of ``path``, or None."""
         with suppress(FileNotFoundError):
             return self._file(path).read_bytes()
-        return None
+        head = self._head()
+        return None if head is None else head.recorded(path)
+
+    def _head(self) -> HeadFiles | None:
+        """Where the record is, if this store is that of one pod; None where it is here."""
+        from .apart.head_files import of_job  # which needs this module's own imports
+
+        return of_job(self._folder.parent)
 
     def _file(self, path: str) -> Path:
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:24]

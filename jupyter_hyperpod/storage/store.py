@@ -39,6 +39,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.backend_options import has_remote_head
 from ..core.errors import Foreign, HyperpodError, NotFound, SpecError, StoreError
@@ -49,6 +50,9 @@ from ..system.users import user_name
 from .access import file_mode
 from .room import keep_room
 from .sharing import open_job, owner_elsewhere, sharing_of
+
+if TYPE_CHECKING:
+    from .apart.head_files import HeadFiles
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
@@ -153,9 +157,29 @@ class JobStore:
         """The file of the state at the end of a session of the cell, for members that join in a later one."""
         return self.path / "sessions" / f"{session}.state"
 
+    def leave_session_end(self, session: int) -> None:
+        """Let all members find the file of `session_end`, which this one has written. Raises StoreError."""
+        if (head := self._head()) is not None:
+            head.leave_session_end(session, self.session_end(session))
+
+    def find_session_end(self, session: int) -> Path:
+        """`session_end`, with what any member has left there; no such file where none has. Raises StoreError."""
+        path = self.session_end(session)
+        if (head := self._head()) is not None and not path.exists():
+            head.fetch_session_end(session, path)
+        return path
+
     def forget_session_ends(self) -> None:
-        """Remove the files of `session_end`."""
+        """Remove the files of `session_end`. Raises StoreError where they are another pod's, which does not answer."""
         shutil.rmtree(self.session_end(1).parent, ignore_errors=True)
+        if (head := self._head()) is not None:
+            head.forget_session_ends()
+
+    def _head(self) -> HeadFiles | None:
+        """The store with everything of the job, where this one is a pod's own; None where it is this one."""
+        from .apart.head_files import of_job  # which needs this module
+
+        return of_job(self.path)
 
     def spec(self) -> JobSpec:
         """Read the specification; raises SpecError or StoreError."""
@@ -195,6 +219,8 @@ class JobStore:
 
     def claim(self, name: str) -> bool:
         """True only for the first process that ever claims ``name``. Raises StoreError."""
+        if (head := self._head()) is not None:
+            return head.claim(name)
         return create_first(private_directory(self.path / "claims") / name)
 
 

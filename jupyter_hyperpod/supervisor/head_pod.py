@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable
@@ -24,14 +23,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..control import cluster
-from ..core.errors import HyperpodError, ProtocolError
+from ..core.errors import HyperpodError
 from ..core.names import validate_job_id
+from ..storage.apart.arrival import CELL, read_all
 from ..storage.journal import BROUGHT
 from ..storage.mirror.mirror_frames import Frame, FrameReader
 from ..storage.mirror.source import MirrorSource
 from ..storage.mirror.target import FROM_CLIENT, MirrorTarget
-from ..storage.store import ENDED_MARK, Store, create_first, private_directory, write_private
+from ..storage.store import ENDED_MARK, JobStore, Store, create_first, private_directory, write_private
 from ..system.diagnostics import note
+from .courier import Courier
 
 LOOK_S, BEAT_S = 0.2, 2.0
 QUIET_S = 3.0  # after the end, members may still write their last output
@@ -39,7 +40,6 @@ ARRIVES_S = 1800.0  # whoever brings the job later has another pod started
 KEPT_S = 24 * 3600.0  # how long the pod waits for somebody to fetch what is left
 STREAMED_S = 3600.0  # then whoever listens asks again
 SETTLED, FETCHED = ".settled", ".fetched"
-_CELL = re.compile(r"cells/[0-9a-f]{64}")
 
 
 class HeadPod:
@@ -57,18 +57,30 @@ class HeadPod:
                 note(f"{self._job.name} has not arrived within {ARRIVES_S / 60:.0f} minutes")
                 return 0
             time.sleep(LOOK_S)
+        courier: Courier | None = None
         while not (self._job / ENDED_MARK).exists():
+            courier = courier or self._courier()
             self._look_after()
             time.sleep(1.0)
         with suppress(HyperpodError):
             if not (self._job / SETTLED).exists():
                 cluster.stop(self._store, reason="its only job has ended")
         self._until_quiet()
+        if courier is not None:
+            courier.close()
         create_first(self._job / SETTLED)
         until_s = time.monotonic() + KEPT_S
         while not (self._job / FETCHED).exists() and time.monotonic() < until_s:
             time.sleep(LOOK_S)
         return 0
+
+    def _courier(self) -> Courier | None:
+        """What serves nodes that have stores of their own, where they have."""
+        try:
+            return Courier.of(self._store, JobStore(self._job))
+        except (HyperpodError, OSError) as error:
+            note(str(error))
+            return None
 
     def _look_after(self) -> None:
         """Start the supervisor where none runs: here, once another pod that served the store is lost."""
@@ -89,7 +101,7 @@ class HeadPod:
 def receive(store: Store, job_id: str, size: int) -> None:
     """Take frames; prints, as JSON, whether the job is here, and how long its files from outside are."""
     job, building = store.jobs / job_id, store.jobs / f".new-{job_id}"
-    frames = list(FrameReader().feed(_input(size)))
+    frames = list(FrameReader().feed(read_all(size)))
     for frame in frames:
         if "commit" in frame.head:
             if building.is_dir() and not job.is_dir():
@@ -98,7 +110,7 @@ def receive(store: Store, job_id: str, size: int) -> None:
             _wake(store, job_id)
         elif "fetched" in frame.head:
             create_first(job / FETCHED)
-        elif _CELL.fullmatch(str(frame.head.get("path"))):
+        elif CELL.fullmatch(str(frame.head.get("path"))):
             write_private(store.prepare().root / str(frame.head["path"]), frame.content)
         else:
             place = job if job.is_dir() else building
@@ -121,7 +133,7 @@ def _wake(store: Store, job_id: str) -> None:
 
 def stream(store: Store, job_id: str, size: int) -> None:
     """Send what grows, from where the other side is, until the end of the job, or for an hour."""
-    known = json.loads(_input(size) or b"{}")
+    known = json.loads(read_all(size) or b"{}")
     source = MirrorSource(store.job(job_id).path, known)
     began_s = beaten_s = time.monotonic()
     while time.monotonic() - began_s < STREAMED_S:
@@ -145,16 +157,6 @@ def _send(frames: Iterable[Frame]) -> bool:
         sent = True
     sys.stdout.buffer.flush()
     return sent
-
-
-def _input(size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = os.read(sys.stdin.fileno(), size - len(data))
-        if not piece:
-            raise ProtocolError(f"{len(data)} of {size} bytes arrived")
-        data += piece
-    return bytes(data)
 
 
 def main(arguments: list[str] | None = None) -> int:

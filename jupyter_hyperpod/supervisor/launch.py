@@ -13,10 +13,11 @@ from ..backends import load
 from ..backends.base import Host
 from ..backends.source import same_interpreter, source_digest
 from ..control.cluster import SOCKET
+from ..core.backend_options import is_apart
 from ..core.spec import HIDDEN, TURN_VARIABLE, JobSpec, LaunchPlan
 from ..mounts import table
 from ..storage.environment import HASH_SEED
-from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+from ..storage.store import ENVIRONMENT_VARIABLE, SHARED, JobStore, Store
 from ..system.diagnostics import note
 from ..system.processes import identify
 
@@ -24,6 +25,10 @@ AGENT = "jupyter_hyperpod.runtime.agent.main"
 HEAD = "jupyter_hyperpod.runtime.coordinator.main"
 SERVING = "jupyter_hyperpod.serving"
 REPLICA, GATEWAY = f"{SERVING}.replica", f"{SERVING}.gateway"
+NOT_SHARED = (
+    "the pods of this job share no directory, so there is no shared://; give them a volume claim that all of them may "
+    "write (--kubernetes claim=NAME:/PATH), or use an object store"
+)
 SUCCEED, SINCE, TAKE_OVER = "--succeed", "--since", "--take-over"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
@@ -102,6 +107,9 @@ def in_turn(plan: LaunchPlan, turn: int) -> LaunchPlan:
 def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
     """What a backend puts into the environment of the job's processes; its own variables they take up themselves."""
     known = {mount.name: mount for mount in (table.default_mount(store), *spec.mounts)}
+    mounts = table.for_job(known.values())
+    if is_apart(spec.backend_options):
+        mounts |= table.unreachable(SHARED, NOT_SHARED)
     return {
         "OMP_NUM_THREADS": str(spec.threads),
         "PYTHONUNBUFFERED": "1",
@@ -111,7 +119,7 @@ def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
         "HYPERPOD_JOB_ID": job.id,
         "HYPERPOD_JOB_DIR": str(job.path),
         "HYPERPOD_CELL": str(store.cells / spec.cell_digest),
-        "HYPERPOD_MOUNTS": json.dumps(table.for_job(known.values())),
+        "HYPERPOD_MOUNTS": json.dumps(mounts),
     }
 
 

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ...core.backend_options import has_operator, has_remote_head, head_store
+from ...core.backend_options import has_operator, has_remote_head, head_store, is_apart
 from ...core.errors import ClusterError
 from ...core.health import HealthBoard
-from ..base import Backend, Remedies, RemoteHead, Scheduler
+from ..base import ApartPods, Backend, Remedies, RemoteHead, Scheduler
 from ..types import Capabilities, KeptPlace, Surroundings
 from . import inquiry, parse, remedies
+from .heads.apart_pods import KubernetesApartPods
+from .heads.remote_head import KubernetesHead
 from .health.health_board import KubernetesHealthBoard
 from .kubeconfig import context_names, kubeconfig_files, read_access
 from .pod_sharing import foreign_user, not_shared
-from .remote_head import KubernetesHead
 from .runner import NODES, KubernetesRunner, connect
 from .warm import pods
 
@@ -97,6 +98,10 @@ class KubernetesBackend:
     def remote_head(self, options: Mapping[str, str], job_id: str) -> KubernetesHead | None:
         return KubernetesHead(connect(options), options, job_id) if has_remote_head(options) else None
 
+    def apart_pods(self, options: Mapping[str, str], job_id: str) -> KubernetesApartPods | None:
+        within = is_apart(options) and not has_remote_head(options)
+        return KubernetesApartPods(connect(options), job_id) if within else None
+
     def place(self, options: Mapping[str, str]) -> str:
         kind = "/operator" if has_operator(options) else ""  # a runner has objects of one kind
         return f"{options.get('context', '')}/{options.get('namespace', '')}{kind}"
@@ -110,3 +115,4 @@ if TYPE_CHECKING:
     _backend: type[Backend] = KubernetesBackend
     _scheduler: type[Scheduler] = KubernetesRunner
     _head: type[RemoteHead] = KubernetesHead
+    _pods: type[ApartPods] = KubernetesApartPods

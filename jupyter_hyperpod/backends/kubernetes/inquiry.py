@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from ...core.backend_options import has_operator, has_remote_head, pairs, pod_user, shared_directories
+from ...core.backend_options import HEAD_CLAIM, has_operator, has_remote_head, pairs, pod_user, shared_directories
 from ...system import portable
 from .client import Api, ApiError
 from .components import OWN_CLASSES
@@ -33,7 +33,7 @@ def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds
         pairs(options.get("resources", "")),
         options.get("priority-class", ""),
         options.get("elastic-priority-class", ""),
-        tuple(dict.fromkeys(one.claim for one in shared if one.claim)),
+        tuple(dict.fromkeys(filter(None, [*(one.claim for one in shared), options.get(HEAD_CLAIM, "")]))),
         options.get("queue", ""),
         operator=has_operator(options),
         head=has_remote_head(options),

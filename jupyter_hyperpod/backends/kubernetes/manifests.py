@@ -16,9 +16,12 @@ from typing import Any
 
 from ...core.backend_options import (
     FS_GROUP,
+    HEAD_CLAIM,
+    OWN_STORE,
     LabelRule,
     SharedDirectory,
     Toleration,
+    is_apart,
     label_rules,
     names,
     pairs,
@@ -38,12 +41,15 @@ QUEUE, QUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-cl
 # says who it is, opens the log and is replaced by the program; a place that is not there is no reason not to begin
 PROCESS = "/dev/shm/hyperpod.pid"
 START = f'echo "$$" >{PROCESS}; exec >>"$1" 2>&1; cd "$2" || cd /; shift 2; exec "$@"'
+START_APART = f'echo "$$" >{PROCESS}; cd "$1" || cd /; shift; exec "$@"'  # the log is in a store that comes later
 SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
 LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
 CONTAINER = "main"
 # with a user who is not root, what the "restricted" Pod Security Standard wants
 LEAST = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+POD_START = "jupyter_hyperpod.storage.apart.pod_start"
+POD_ADDRESS = "HYPERPOD_POD_ADDRESS"  # of the head's pod, in its environment
 HEAD_TRIES, HEAD_LOST_S = 1000, 10  # pods that may fail; seconds until a lost node gives its pod up
 
 
@@ -69,7 +75,9 @@ def labels(job_id: str, part: str, batch: int) -> dict[str, str]:
 
 def missing_directories(options: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
     """Which of these absolute paths are in no directory that pods share with this machine."""
-    return [path for path in wanted if _holding(path, shared_directories(options)) is None]
+    shared = shared_directories(options)
+    shared += [SharedDirectory(OWN_STORE)] if is_apart(options) else []  # each pod makes what belongs there
+    return [path for path in wanted if _holding(path, shared) is None]
 
 
 def job(
@@ -115,10 +123,10 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
         "name": CONTAINER,
         "image": options["image"],
         "command": [literal(word) for word in program],
-        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_own_address(options)],
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the pod's status has its last words
         "securityContext": LEAST,
-        "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
+        "volumeMounts": _mounts(shared, is_apart(options)),
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -128,7 +136,7 @@ def head_job(job_id: str, options: Mapping[str, str], program: Sequence[str], ac
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 2,  # it is lost as a host is: another one takes over
         "containers": [container],
-        "volumes": _volumes(shared),
+        "volumes": [*_volumes(shared), *_own_store(options, options.get(HEAD_CLAIM, ""))],
     }
     person = pod_user(options)
     if person is not None:
@@ -175,7 +183,7 @@ def _pod(
         "securityContext": security,
         "affinity": _affinity(plan.job_id, options, avoid),
         "containers": [_container(plan, options, name, person, shared)],
-        "volumes": _volumes(shared),
+        "volumes": [*_volumes(shared), *_own_store(options)],
     }
     return pod | _placed(options, _of_part(options, "priority-class", part))
 
@@ -207,9 +215,14 @@ def _toleration(one: Toleration) -> dict[str, Any]:
 def _container(
     plan: LaunchPlan, options: Mapping[str, str], name: str, person: PodUser, shared: Sequence[SharedDirectory]
 ) -> dict[str, Any]:
-    program = workload(options).program([plan.python, "-m", plan.module, *plan.arguments])
     log = f"{plan.log_directory}/{name}.log"
-    words = ["/bin/sh", "-c", START, "start", log, plan.working_directory, *program]
+    words = [plan.python, "-m", plan.module, *plan.arguments]
+    if is_apart(options):
+        beside = ["--log", log, "--process", PROCESS]
+        program = workload(options).program([plan.python, "-m", POD_START, *beside, "--", *words])
+        words = ["/bin/sh", "-c", START_APART, "start", plan.working_directory, *program]
+    else:
+        words = ["/bin/sh", "-c", START, "start", log, plan.working_directory, *workload(options).program(words)]
     values = {
         "HOME": person.home,
         **plan.env,
@@ -225,7 +238,7 @@ def _container(
         "command": [literal(word) for word in words],
         "env": env,
         "securityContext": LEAST,
-        "volumeMounts": [*_mounts(shared), {"name": "memory", "mountPath": "/dev/shm"}],
+        "volumeMounts": _mounts(shared, is_apart(options)),
     }
     if "resources" in options:
         amounts = pairs(options["resources"])
@@ -268,9 +281,10 @@ def _expression(rule: LabelRule) -> dict[str, Any]:
     return {"key": rule.key, "operator": rule.operator, **({"values": list(rule.values)} if rule.values else {})}
 
 
-def _mounts(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:
+def _mounts(shared: Sequence[SharedDirectory], apart: bool) -> list[dict[str, Any]]:
+    """What a container sees beside its image; where pods are ``apart``, a store of its own, too."""
     numbers = _numbered(shared)
-    return [
+    mounts = [
         {
             "name": _volume_name(numbers[_source(one)]),
             "mountPath": one.path,
@@ -279,6 +293,22 @@ def _mounts(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:
         }
         for one in shared
     ]
+    if apart:
+        mounts.append({"name": "store", "mountPath": OWN_STORE})
+    return [*mounts, {"name": "memory", "mountPath": "/dev/shm"}]
+
+
+def _own_address(options: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tells a head its address, where its nodes ask it for files."""
+    known = {"name": POD_ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return [known] if is_apart(options) else []
+
+
+def _own_store(options: Mapping[str, str], claim: str = "") -> list[dict[str, Any]]:
+    """The volume of a pod's own store, where it has one: it goes with the pod, unless it is of a ``claim``."""
+    if not is_apart(options):
+        return []
+    return [{"name": "store", **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}})}]
 
 
 def _volumes(shared: Sequence[SharedDirectory]) -> list[dict[str, Any]]:

@@ -61,6 +61,9 @@ class SlurmBackend:
     def remote_head(self, options: Mapping[str, str], job_id: str) -> None:
         """None: heads run beside the supervisor."""
 
+    def apart_pods(self, options: Mapping[str, str], job_id: str) -> None:
+        """None: nodes have the store of their head."""
+
     def place(self, options: Mapping[str, str]) -> str:
         return ""
 

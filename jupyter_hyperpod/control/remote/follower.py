@@ -27,13 +27,12 @@ from ...core.spec import JobSpec
 from ...storage.folded import FoldedJournal
 from ...storage.journal import files, follow_commands
 from ...storage.journal_writer import JournalWriter
-from ...storage.mirror.mirror_frames import CONTENT_BYTES, Frame, FrameReader
+from ...storage.mirror.beginning import batches, first_frames
+from ...storage.mirror.mirror_frames import Frame, FrameReader
 from ...storage.mirror.source import OF_CLIENT
 from ...storage.mirror.target import FROM_HEAD, MirrorTarget
 from ...storage.segments import as_written
-from ...storage.source_record import FOLDER as SOURCES
 from ...storage.store import ENDED_MARK, JobStore, Store, create_first
-from ...storage.values import pushed_in
 from ...system.diagnostics import note
 from ...system.locks import one_at_a_time
 from .followed import BUSY, FETCHED, LOCK
@@ -46,7 +45,6 @@ STOP_ANYWAY_S = 60.0
 GONE_S = 5.0
 REFUSED_S = 10.0  # a server that has just begun refuses what it allows a moment later
 AWAY_S = 20.0  # a shorter absence of the cluster is not worth a sentence
-FIRST = ("spec.json", "secret", "environment", "fingerprint.json")
 
 
 class HeadFollower:
@@ -139,7 +137,7 @@ class HeadFollower:
         if not self._receive([]):
             if self._arrived:
                 return self._is_gone()
-            for frames in _batches(self._first()):
+            for frames in batches(self._first()):
                 self._receive(frames)
             self._receive([Frame({"commit": 1})])
         if create_first(self._job.path / ARRIVED):
@@ -155,35 +153,14 @@ class HeadFollower:
         if time.monotonic() - self._gone_s < GONE_S:
             raise ClusterError(gone)
         self._head.remove()
-        self._end("failed", f"{gone}, and so is the job")
+        self._end("failed", ". ".join(filter(None, [f"{gone}, and so is the job", self._head.advice])))
         return False
 
     def _first(self) -> Iterator[Frame]:
         """Everything with which a job begins."""
-        cell = self._store.cell(self._spec.cell_digest)
-        for digest in (self._spec.cell_digest, *pushed_in(cell)):
-            yield Frame({"path": f"cells/{digest}", "whole": 1}, self._store.cell(digest).encode())
         spec = {**self._spec.to_json(), self._spec.backend: dict(self._head.own_options)}
         JobSpec.from_json(spec)  # what the head reads is checked here, where somebody sees it
-        for name in FIRST:
-            with suppress(FileNotFoundError):
-                content = (self._job.path / name).read_bytes()
-                yield Frame({"path": name, "whole": 1}, json.dumps(spec).encode() if name == "spec.json" else content)
-        for path in sorted((self._job.path / SOURCES).glob("*")):  # what the other trials of a sweep import
-            yield Frame({"path": f"{SOURCES}/{path.name}", "whole": 1}, path.read_bytes())
-        for path in sorted((self._job.path / "include").rglob("*")):
-            if path.is_file():
-                yield from self._pieces(path)
-
-    def _pieces(self, path: Path) -> Iterator[Frame]:
-        """What the head lacks of a file: a connection that is cut again and again brings more of it each time."""
-        name = path.relative_to(self._job.path).as_posix()
-        at = self._sent.get(name, -1)
-        with open(path, "rb") as file:
-            file.seek(max(at, 0))
-            while (piece := file.read(CONTENT_BYTES)) or at < 0:  # an empty file is one, too
-                yield Frame({"path": name, "at": max(at, 0)}, piece)
-                at = max(at, 0) + len(piece)
+        return first_frames(self._store, self._job, json.dumps(spec).encode(), self._sent)
 
     def _receive(self, frames: list[Frame]) -> bool:
         """Let the head take frames; whether it has the job. What it has of our files is known afterwards."""
@@ -291,20 +268,6 @@ class HeadFollower:
         for mark in (ENDED_MARK, FETCHED):
             create_first(self._job.path / mark)
         self._over.set()
-
-
-def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Frames in portions of about a megabyte, which one command takes."""
-    batch: list[Frame] = []
-    size = 0
-    for frame in frames:
-        batch.append(frame)
-        size += len(frame.content)
-        if size >= CONTENT_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def main(arguments: list[str] | None = None) -> int:

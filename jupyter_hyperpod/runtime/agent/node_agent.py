@@ -16,8 +16,10 @@ from typing import Any
 
 from ...core.units import first_line
 from ...policy import membership
+from ...storage.apart.hand_in import settle
 from ...storage.journal_writer import JournalWriter
 from ...storage.output.output_relay import OutputRelay
+from ...system.diagnostics import note
 from ..connection import Channel
 from ..context import Context
 from ..protocol import facts, orders
@@ -33,6 +35,7 @@ from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 
 READS = 8  # of a worker's messages, for the displays whose marks have come
+SETTLES_S = 2.0  # a head that does not answer gets the rest later
 SAID = 200  # characters of an error's message in a warning
 
 
@@ -86,8 +89,14 @@ class Agent:
         self._end_worker()
         self.output.close()
         self.reporter.close()
+        self._settle()
         self.coordinator.close()  # last: it journals the job's end when this connection has ended
         return self.exit_code
+
+    def _settle(self) -> None:
+        """Have all that was written here where readers see it, before the coordinator is told of an end."""
+        if problem := settle(self.context.job.path, SETTLES_S):
+            note(f"{self.context.node}: {problem}")
 
     def _patience_s(self) -> float:
         """How long the loop may wait for something to happen."""
@@ -166,6 +175,7 @@ class Agent:
     @handles(facts.CellDone)
     def _done(self, done: facts.CellDone) -> None:
         self.status = replace(self.status, done=done)
+        self._settle()
 
     @handles(facts.CellFailed)
     def _failed(self, failed: facts.CellFailed) -> None:
@@ -181,6 +191,7 @@ class Agent:
         else:
             said = first_line(error.message, SAID) or error.type
             self.reporter.write("warning.raised", {"text": f"the cell failed on {node}, which stands by: {said}"})
+        self._settle()
 
     @handles(facts.OutputShown)
     def _shown(self, shown: facts.OutputShown) -> None:

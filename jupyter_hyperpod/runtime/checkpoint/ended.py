@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...core.errors import TrainingError
+from ...core.errors import StoreError, TrainingError
 from ...core.units import few, format_bytes
 from ..comm import state_codec
 from ..comm.reduction import as_bytes
@@ -117,8 +117,9 @@ def next_begins(warn: Callable[[str], None], is_newcomer: bool) -> None:
     if not end.why:
         try:
             end.write(worker.context.job.session_end(end.session))
-        except OSError as error:
-            end.why = f"could not be written: {error.strerror}"
+            worker.context.job.leave_session_end(end.session)
+        except (OSError, StoreError) as error:
+            end.why = f"could not be written: {getattr(error, 'strerror', None) or error}"
     if end.why:
         warn(NOT_KEPT.format(session=end.session, why=end.why))
 
@@ -132,8 +133,8 @@ def passed_over() -> SessionEnd | None:
         return None
     number = worker.sessions + 1
     try:
-        end = read(worker.context.job.session_end(number), number)
-    except (OSError, ValueError) as error:
+        end = read(worker.context.job.find_session_end(number), number)
+    except (OSError, ValueError, StoreError) as error:
         raise TrainingError(f"the end of session {number} of this cell cannot be read: {error}") from error
     if end is not None:
         worker.sessions = number

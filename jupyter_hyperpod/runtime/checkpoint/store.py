@@ -29,6 +29,7 @@ from typing import Any
 
 from ...core.errors import SpecError, StoreError, TrainingError
 from ...mounts import table
+from ...mounts.pod_disk import goes_with_pod
 from ...mounts.table import known_mounts, resolve_url
 from ...system.locks import take_lock
 
@@ -38,6 +39,10 @@ READ_BYTES = 4 << 20
 ABANDONED_S = 3600.0  # without locks, a draft without changes for this time counts as abandoned
 _COMMITTED = re.compile(r"step-(\d{12})-([0-9a-f]{12})")
 _SAVING = ".saving-"
+GOES_WITH_POD = (
+    "checkpoint path {path!r} is on the disk of one pod: it is lost with the pod, and no other pod sees it. Expected a "
+    "directory that all pods may write: a volume claim, --kubernetes claim=NAME:/PATH"
+)
 Files = Mapping[str, tuple[int, str]]  # name -> (bytes, SHA-256 in hex)
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -83,8 +88,11 @@ class Checkpoint:
         path = resolve_url(os.fspath(self.path), known)
         if "://" in path:
             raise SpecError(f"checkpoint path {path!r} is no directory; expected one on a mount, as shared://runs/x")
+        absolute = Path(path).absolute()
+        if goes_with_pod(absolute):
+            raise SpecError(GOES_WITH_POD.format(path=path))
         table.make_way(path, known)
-        return Directory(Path(path).absolute())
+        return Directory(absolute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ small and are sent anew when they have changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +28,20 @@ OF_CLIENT = ("control.", "follower.")  # writers on the machine that submits: th
 
 
 class MirrorSource:
-    """One job's directory. ``known``: path -> how many bytes the other side has of files that grow."""
+    """One job's directory. ``known``: path -> how many bytes the other side has of files that grow.
 
-    def __init__(self, job: Path, known: Mapping[str, int]) -> None:
-        self._job, self._known = job, dict(known)
+    Without ``names`` the other side is not told which files are there.
+    """
+
+    def __init__(
+        self,
+        job: Path,
+        known: Mapping[str, int],
+        folders: Sequence[str] = FOLDERS,
+        singles: Sequence[str] = SINGLE,
+        names: bool = True,
+    ) -> None:
+        self._job, self._known, self._folders, self._singles, self._tells = job, dict(known), folders, singles, names
         self._sent: dict[str, tuple[int, int]] = {}  # of files that are sent whole: when changed, and the size
         self._there: dict[str, list[str]] = {}
 
@@ -43,7 +53,7 @@ class MirrorSource:
         """
         last = [f"{EVENTS}/{name}" for name in self._names(EVENTS) if name.startswith(LAST)]
         until = {path: self._size(path) for path in last}  # before the names of the others are read
-        there = {folder: self._names(folder) for folder in FOLDERS}
+        there = {folder: self._names(folder) for folder in self._folders}
         if not (self._job / "spec.json").exists():
             raise StoreError(f"{self._job} is gone: it was deleted, or its file system is")
         for folder, names in there.items():
@@ -54,11 +64,15 @@ class MirrorSource:
         yield from self._whole(PULLED)  # a notebook that sees the end takes the values
         for path, size in until.items():
             yield from self._growth(path, size)
-        for name in SINGLE:
+        for name in self._singles:
             yield from self._whole(name)
-        if there != self._there:
+        if self._tells and there != self._there:
             self._there = there
             yield Frame({"there": there})
+
+    def sent(self, path: str) -> int:
+        """How many bytes of a file that grows the other side has, or is being sent."""
+        return self._known.get(path, 0)
 
     def _names(self, folder: str) -> list[str]:
         with suppress(OSError), os.scandir(self._job / folder) as entries:

@@ -21,10 +21,8 @@ _SHOWN = tuple(f"{folder}/" for folder in FOLDERS if folder != SOURCES)  # to th
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
 _OWN = r"[^/\0.][^/\0]{0,254}"  # people name the files of their folders as they like
 FROM_HEAD = re.compile(rf"(?:events|resources|output|logs|sources)/{_PART}|view\.json|pulled\.json|ended")
-FROM_CLIENT = re.compile(
-    rf"(?:events/(?:control|follower)\.|commands/|sources/){_PART}|spec\.json|secret|environment|fingerprint\.json"
-    rf"|include/(?:{_OWN}/)*{_OWN}"
-)
+BEGINS = rf"sources/{_PART}|spec\.json|secret|environment|fingerprint\.json|include/(?:{_OWN}/)*{_OWN}"
+FROM_CLIENT = re.compile(rf"(?:events/(?:control|follower)\.|commands/){_PART}|{BEGINS}")
 
 
 class MirrorTarget:

@@ -71,7 +71,9 @@ PLACED = {
     "tolerations": "nvidia.com/gpu,team=alpha:NoSchedule",
     "pull-secrets": "registry,mirror",
 }
+APART = {"image": "registry.example/train:3", "claim": "models:/models:ro"}
 CASES: dict[str, dict[str, Any]] = {
+    "apart": {"options": {**APART, "head": "within"}, "part": BASE, "person": PodUser(1000, 1000)},
     "plain": {"options": PLAIN, "part": BASE, "person": PodUser(0, 0)},
     "placed": {"options": PLACED, "part": BASE, "person": PodUser(1000, 2000), "avoid": ("n3",)},
     "rich": {
@@ -104,6 +106,8 @@ HEADED = {
     "rich-head": {**RICH, "head": "pod", "account": "heads"},
     "plain-head": {**PLAIN, "head": "pod"},
     "placed-head": {**PLACED, "head": "pod"},
+    "apart-head": {**APART, "head": "pod"},
+    "claimed-head": {**PLACED, "head": "pod", "head-claim": "mine"},
 }
 
 
@@ -147,16 +151,27 @@ def test_a_head_may_run_beside_a_node_of_its_job_and_only_it_has_an_account() ->
     [
         ({"claim": "data:/fsx"}, "/fsx/hyperpod-heads"),
         ({"claim": "data:/fsx:ro,work:/work", "host-path": "/x"}, "/work/hyperpod-heads"),
-        ({"claim": "data:/fsx:ro"}, ""),
+        ({"claim": "data:/fsx:ro"}, "/hyperpod"),
+        ({"claim": "data:/fsx", "head-claim": "mine"}, "/hyperpod"),
+        ({}, "/hyperpod"),
         ({"claim": "data:/fsx", "head-store": "/fsx/me"}, "/fsx/me"),
     ],
 )
 def test_where_a_head_keeps_its_store(options: dict[str, str], where: str) -> None:
-    assert head_store(options) == where
+    assert head_store({**options, "head": "pod"}) == where
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"head": "there"}, {"head-store": "fsx"}, {"head-store": "/a/../b"}, {"account": "A"}]
+    "wrong",
+    [
+        {"head": "there"},
+        {"head-store": "fsx"},
+        {"head-store": "/a/../b"},
+        {"account": "A"},
+        {"head-claim": "mine"},
+        {"head-claim": "A", "head": "pod"},
+        {"head-claim": "mine", "head": "pod", "head-store": "/x"},
+    ],
 )
 def test_options_of_a_head_are_checked(wrong: dict[str, str]) -> None:
     with pytest.raises(SpecError, match="Kubernetes option"):

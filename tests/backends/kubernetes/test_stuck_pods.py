@@ -9,9 +9,9 @@ import pytest
 
 from jupyter_hyperpod.backends.kubernetes import parse
 from jupyter_hyperpod.backends.kubernetes.client import Api, ApiError
+from jupyter_hyperpod.backends.kubernetes.heads.remote_head import KubernetesHead
 from jupyter_hyperpod.backends.kubernetes.reasons import stuck_pods
 from jupyter_hyperpod.backends.kubernetes.reasons.stuck_pods import StuckPods, why
-from jupyter_hyperpod.backends.kubernetes.remote_head import KubernetesHead
 from jupyter_hyperpod.backends.types import HeadPhase
 from tests.backends.kubernetes.test_doorbell import Cluster, opened
 from tests.backends.kubernetes.test_parse import job, pod, waits

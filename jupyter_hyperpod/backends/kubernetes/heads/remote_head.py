@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.backend_options import ACCOUNT, OF_SUBMITTER, head_store
-from ...core.errors import ClusterError
-from ..types import HeadPhase, HeadState
-from . import manifests, parse
-from .client import Api, ApiError
-from .reasons.stuck_pods import StuckPods
-from .workloads.workload import JOB_NAME, workload
+from ....core.backend_options import ACCOUNT, HEAD, HEAD_CLAIM, OF_SUBMITTER, WITHIN, head_store, is_apart
+from ....core.errors import ClusterError
+from ...types import HeadPhase, HeadState
+from .. import manifests, parse
+from ..client import Api, ApiError
+from ..reasons.stuck_pods import StuckPods
+from ..workloads.workload import JOB_NAME, workload
 
 PASSING = (400, 401, 404, 409, 429, 500, 502, 503, 504)  # a later try may not meet it: 400 is a pod that has just ended
 
@@ -30,7 +30,13 @@ class KubernetesHead:
     @property
     def own_options(self) -> Mapping[str, str]:
         kept = {name: value for name, value in self._options.items() if name not in OF_SUBMITTER}
-        return {**kept, "namespace": self._api.namespace}
+        apart = {HEAD: WITHIN} if is_apart(self._options) else {}
+        return {**kept, **apart, "namespace": self._api.namespace}
+
+    @property
+    def advice(self) -> str:
+        kept = HEAD_CLAIM in self._options or not is_apart(self._options)
+        return "" if kept else "A volume claim for the head keeps it: submit with --kubernetes head-claim=NAME"
 
     def refused(self, error: Exception) -> bool:
         return isinstance(error, ApiError) and error.status not in PASSING

@@ -1,0 +1,75 @@
+"""Takes a job into a pod's own store. The head runs it in the pod, with frames in standard input.
+
+    python -m jupyter_hyperpod.storage.apart.arrival --store DIR --job ID --size N
+
+It prints, as JSON, how long the files are here that the job includes: a later run brings the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+from ...core.errors import HyperpodError, ProtocolError
+from ...core.names import validate_job_id
+from ..mirror.beginning import INCLUDE
+from ..mirror.mirror_frames import FrameReader
+from ..mirror.target import BEGINS, MirrorTarget
+from ..store import ENDPOINT_FILE, Store, private_directory, write_private
+from .wire import ADDRESS_FILE
+
+FROM_HEAD = re.compile(rf"{BEGINS}|{re.escape(ADDRESS_FILE)}|{re.escape(ENDPOINT_FILE)}")
+CELL = re.compile(r"cells/[0-9a-f]{64}")
+
+
+def arrive(store: Store, job_id: str, data: bytes) -> dict[str, int]:
+    """Take frames; the lengths of files that may still grow. Raises ProtocolError, StoreError."""
+    job, building = store.jobs / job_id, store.jobs / f".new-{job_id}"
+    for frame in FrameReader().feed(data):
+        if "commit" in frame.head:
+            if building.is_dir() and not job.is_dir():
+                os.rename(building, job)
+        elif CELL.fullmatch(str(frame.head.get("path"))):
+            write_private(store.prepare().root / str(frame.head["path"]), frame.content)
+        else:
+            place = job if job.is_dir() else building
+            for folder in (place, place / "events", place / "commands", place / "logs"):
+                private_directory(folder)
+            MirrorTarget(place, FROM_HEAD).take(frame)
+    place = job if job.is_dir() else building
+    found = (path for path in (place / INCLUDE).rglob("*") if path.is_file())
+    return {path.relative_to(place).as_posix(): path.stat().st_size for path in found}
+
+
+def read_all(size: int) -> bytes:
+    """``size`` bytes of standard input. Raises ProtocolError where fewer come."""
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(sys.stdin.fileno(), size - len(data))
+        if not piece:
+            raise ProtocolError(f"{len(data)} of {size} bytes arrived")
+        data += piece
+    return bytes(data)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.storage.apart.arrival")
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--job", required=True, type=validate_job_id)
+    parser.add_argument("--size", required=True, type=int, help="how many bytes standard input brings")
+    options = parser.parse_args(arguments)
+    try:
+        print(json.dumps(arrive(Store(options.store), options.job, read_all(options.size))), flush=True)
+    except HyperpodError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Serves the files of one job to the pods of its nodes, which have stores of their own. It runs where the head is.
+
+| a pod sends | the head does | it answers |
+|---|---|---|
+| ``claim`` NAME ``claimant`` TEXT | lets the first claimant have it | ``won`` |
+| ``recorded`` PATH | | ``path`` with what is recorded, or ``none`` |
+| ``path`` ``record`` with content | records it where nothing is | ``path`` with what is recorded |
+| ``path`` ``end_of`` SESSION ``at``, then ``leave_end`` | keeps the end of a session | ``kept`` |
+| ``fetch_end`` SESSION | | pieces, then ``over``; or ``none`` |
+| ``forget_ends`` | removes those | ``forgotten`` |
+| ``sizes`` PATHS | | ``sizes``: how much of each is here |
+| ``path`` with content, ``gone`` PATHS | writes, removes files of the pod | |
+| ``sync`` DIGEST | | ``taken``, and the coordinator's address where it has another digest |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ...core.errors import HyperpodError, ProtocolError, StoreError
+from ...system.addresses import listen_for_words
+from ...system.diagnostics import note
+from ..mirror.mirror_frames import CONTENT_BYTES, Frame
+from ..mirror.source import LAST, OF_CLIENT
+from ..mirror.target import MirrorTarget
+from ..source_record import SourceRecord
+from ..store import ENDPOINT_FILE, JobStore, create_first, private_directory
+from ..values import PULLED
+from .wire import HeadAddress, Wire, digest, refusal, word
+
+PROOF_S, SILENT_S = 5.0, 120.0
+MOST_CALLERS, MOST_STRANGERS = 4096, 128
+AGAIN_S = 0.05
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
+_OTHERS = "|".join(map(re.escape, (*LAST, *OF_CLIENT)))
+FROM_POD = re.compile(rf"events/(?!{_OTHERS}){_PART}|(?:output|logs)/{_PART}|{re.escape(PULLED)}")
+_CLAIM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+
+
+class FileService:
+    """Listens at ``host`` until it is closed. Raises OSError. Callers without a proof have few places."""
+
+    def __init__(self, job: JobStore, host: str) -> None:
+        self._job, self._target = job, MirrorTarget(job.path, FROM_POD)
+        self._secret = job.secret()
+        self._listener = listen_for_words(host, 0, MOST_CALLERS)
+        self.address = HeadAddress(*self._listener.getsockname()[:2])
+        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
+        self._callers = threading.BoundedSemaphore(MOST_CALLERS)
+        self._writing = threading.Lock()  # two processes of a pod may send the same bytes at the same time
+        self._closed = False
+        self._wires: set[Wire] = set()
+        threading.Thread(target=self._accept, name="files", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for wire in list(self._wires):
+            wire.hang_up()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # the caller has gone, or no descriptor is left
+                time.sleep(0.0 if self._closed else AGAIN_S)
+                continue
+            if not self._strangers.acquire(blocking=False):
+                caller.close()
+                continue
+            try:
+                threading.Thread(target=self._attend, args=(caller,), daemon=True).start()
+            except RuntimeError:  # no thread is left
+                self._strangers.release()
+                caller.close()
+
+    def _attend(self, caller: socket.socket) -> None:
+        try:
+            wire = Wire.answer(caller, self._secret, PROOF_S)
+        except (OSError, HyperpodError):
+            return
+        finally:
+            self._strangers.release()
+        if not self._callers.acquire(blocking=False):
+            wire.close()
+            return
+        pod = _Pod(self._job, self._target, self._writing)
+        self._wires.add(wire)
+        try:
+            wire.patience(SILENT_S)
+            while not self._closed:
+                pod.take(wire.receive(), wire)
+        except (OSError, ProtocolError):  # it has gone, or is none of ours
+            pass
+        except HyperpodError as error:
+            note(str(error))
+        finally:
+            pod.close()
+            self._wires.discard(wire)
+            wire.close()
+            self._callers.release()
+
+
+class _Pod:
+    """What one connection asks."""
+
+    def __init__(self, job: JobStore, target: MirrorTarget, writing: threading.Lock) -> None:
+        self._job, self._target, self._writing = job, target, writing
+        self._draft: Path | None = None
+        self._refused: Exception | None = None  # the disk refused a file: the next ``sync`` says so
+        self._answers: dict[str, Callable[[Frame], Frame]] = {
+            "claim": self._claim,
+            "recorded": self._recorded,
+            "record": self._record,
+            "leave_end": self._leave_end,
+            "forget_ends": self._forget_ends,
+            "sizes": self._sizes,
+            "sync": self._sync,
+        }
+
+    def take(self, frame: Frame, wire: Wire) -> None:
+        """Do what a frame asks. Raises ProtocolError for what is no question, OSError where nobody listens."""
+        if "end_of" in frame.head:
+            self._extend_end(frame)
+        elif "fetch_end" in frame.head:
+            self._send_end(_number(frame, "fetch_end"), wire)
+        elif question := next((name for name in self._answers if name in frame.head), None):
+            try:
+                answer = self._answers[question](frame)
+            except StoreError as error:
+                answer = refusal(error)
+            wire.send(answer)
+        elif "path" in frame.head or "gone" in frame.head:
+            self._mirror(frame)
+        else:
+            raise ProtocolError(f"a pod asks {str(dict(frame.head))[:80]}")
+
+    def close(self) -> None:
+        if self._draft is not None:
+            self._draft.unlink(missing_ok=True)
+
+    def _claim(self, frame: Frame) -> Frame:
+        name, claimant = word(frame, "claim"), word(frame, "claimant").encode()[:64]
+        if not _CLAIM.fullmatch(name):
+            raise ProtocolError(f"a pod claims {name[:80]!r}")
+        place = private_directory(self._job.path / "claims") / name
+        with self._writing:
+            return Frame({"won": create_first(place, claimant) or place.read_bytes() == claimant})
+
+    def _recorded(self, frame: Frame) -> Frame:
+        path = word(frame, "recorded")
+        found = SourceRecord(self._job.path).known(path)
+        return Frame({"none": 1}) if found is None else Frame({"path": path}, found)
+
+    def _record(self, frame: Frame) -> Frame:
+        path = word(frame, "path")
+        return Frame({"path": path}, SourceRecord(self._job.path).of(path, frame.content))
+
+    def _extend_end(self, frame: Frame) -> None:
+        if self._draft is None:
+            place = self._job.session_end(_number(frame, "end_of"))
+            self._draft = private_directory(place.parent) / f"{place.name}.{secrets.token_hex(4)}"
+        with open(self._draft, "ab") as file:
+            file.write(frame.content)
+
+    def _leave_end(self, frame: Frame) -> Frame:
+        if self._draft is None:
+            raise ProtocolError("a pod leaves the end of a session that it has not sent")
+        os.replace(self._draft, self._job.session_end(_number(frame, "leave_end")))
+        self._draft = None
+        return Frame({"kept": 1})
+
+    def _send_end(self, session: int, wire: Wire) -> None:
+        try:
+            file = open(self._job.session_end(session), "rb")
+        except FileNotFoundError:
+            wire.send(Frame({"none": 1}))
+            return
+        with file:
+            while piece := file.read(CONTENT_BYTES):
+                wire.send(Frame({"path": "end"}, piece))
+        wire.send(Frame({"over": 1}))
+
+    def _forget_ends(self, _: Frame) -> Frame:
+        self._job.forget_session_ends()
+        return Frame({"forgotten": 1})
+
+    def _sizes(self, frame: Frame) -> Frame:
+        asked = frame.head["sizes"]
+        if not isinstance(asked, list) or not all(isinstance(path, str) and FROM_POD.fullmatch(path) for path in asked):
+            raise ProtocolError("a pod asks for the sizes of files that are none of its own")
+        sizes = {}
+        for path in asked:
+            with suppress(OSError):
+                sizes[path] = os.stat(self._job.path / path).st_size
+        return Frame({"sizes": sizes})
+
+    def _mirror(self, frame: Frame) -> None:
+        with self._writing:
+            try:
+                if "gone" in frame.head:
+                    self._remove(frame.head["gone"])
+                else:
+                    self._target.take(frame)
+            except (StoreError, OSError) as error:
+                self._refused = error
+
+    def _remove(self, paths: object) -> None:
+        if not isinstance(paths, list) or not all(isinstance(path, str) and FROM_POD.fullmatch(path) for path in paths):
+            raise ProtocolError("a pod removes files that are none of its own")
+        for path in paths:
+            (self._job.path / path).unlink(missing_ok=True)
+
+    def _sync(self, frame: Frame) -> Frame:
+        if self._refused is not None:
+            error, self._refused = self._refused, None
+            raise StoreError(str(error)) from error
+        found = b""
+        with suppress(OSError):
+            found = (self._job.path / ENDPOINT_FILE).read_bytes()
+        if not found or digest(found) == frame.head["sync"]:
+            return Frame({"taken": 1})
+        return Frame({"path": ENDPOINT_FILE, "taken": 1}, found)
+
+
+def _number(frame: Frame, name: str) -> int:
+    found = frame.head.get(name)
+    if type(found) is not int or not 0 < found < 1 << 30:
+        raise ProtocolError(f"a frame has {str(found)[:80]!r} as {name}; expected the number of a session")
+    return found

@@ -1,0 +1,120 @@
+"""What a pod with a store of its own asks of its head: what one member alone may do, and what members leave others."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ...core.errors import ProtocolError, StoreError
+from ..mirror.mirror_frames import CONTENT_BYTES, Frame
+from .wire import HeadAddress, Wire, told
+
+T = TypeVar("T")
+ANSWER_S = 10.0
+TRIES_S = 120.0  # a head that is lost is replaced by then, where its store is still there
+PAUSE_S = 0.2
+
+
+class HeadFiles:
+    """The head's files of one job. Threads may use it at once. Every method raises StoreError.
+
+    Each question is a connection: they are few. A question that got no answer is asked again, so each may arrive twice.
+    """
+
+    def __init__(self, job: Path, limit_s: float = TRIES_S) -> None:
+        self._job, self._limit_s, self._lock = job, limit_s, threading.Lock()
+
+    def claim(self, name: str) -> bool:
+        """Whether this process is the first of all pods that claims ``name``."""
+        claimant = os.urandom(16).hex()  # so that asking again does not lose what was won
+        return self._ask(lambda wire: bool(self._answer(wire, claim=name, claimant=claimant).head.get("won")))
+
+    def recorded(self, path: str) -> bytes | None:
+        """What the job's first member has recorded of ``path``."""
+
+        def ask(wire: Wire) -> bytes | None:
+            answer = self._answer(wire, recorded=path)
+            return answer.content if "path" in answer.head else None
+
+        return self._ask(ask)
+
+    def record(self, path: str, found: bytes) -> bytes:
+        """Record ``found``, where nothing is recorded of ``path``; what is recorded then."""
+
+        def ask(wire: Wire) -> bytes:
+            wire.send(Frame({"path": path, "record": 1}, found))
+            return told(wire.receive()).content
+
+        return self._ask(ask)
+
+    def forget_session_ends(self) -> None:
+        """Remove all that `leave_session_end` has left."""
+        self._ask(lambda wire: self._answer(wire, forget_ends=1))
+
+    def leave_session_end(self, session: int, file: Path) -> None:
+        """Leave the end of a session for members that come later."""
+
+        def ask(wire: Wire) -> None:
+            at = 0
+            with open(file, "rb") as content:
+                while piece := content.read(CONTENT_BYTES):
+                    wire.send(Frame({"path": file.name, "end_of": session, "at": at}, piece))
+                    at += len(piece)
+            self._answer(wire, leave_end=session)
+
+        self._ask(ask)
+
+    def fetch_session_end(self, session: int, file: Path) -> bool:
+        """Write the end of a session to ``file``; False where there is none."""
+
+        def ask(wire: Wire) -> bool:
+            wire.send(Frame({"fetch_end": session}))
+            if "none" in told(first := wire.receive()).head:
+                return False
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            draft = file.with_name(f"{file.name}.{os.getpid()}")
+            with open(draft, "wb") as content:
+                content.write(first.content)
+                for frame in wire.until("over"):
+                    content.write(told(frame).content)
+            os.replace(draft, file)
+            return True
+
+        return self._ask(ask)
+
+    def _answer(self, wire: Wire, **question: object) -> Frame:
+        wire.send(Frame(question))
+        return told(wire.receive())
+
+    def _ask(self, ask: Callable[[Wire], T]) -> T:
+        until_s = time.monotonic() + self._limit_s
+        with self._lock:
+            while True:
+                try:
+                    wire = call(self._job, ANSWER_S)
+                    try:
+                        return ask(wire)
+                    finally:
+                        wire.close()
+                except (OSError, ProtocolError) as error:
+                    if time.monotonic() > until_s:
+                        why = getattr(error, "strerror", None) or error
+                        raise StoreError(f"the head of {self._job.name} does not answer: {why}") from error
+                time.sleep(PAUSE_S)
+
+
+def of_job(job: Path) -> HeadFiles | None:
+    """The head's files, where the store of this process is a pod's own; None where it is the head's."""
+    return HeadFiles(job) if HeadAddress.of(job) is not None else None
+
+
+def call(job: Path, timeout_s: float) -> Wire:
+    """Connect to the head of a job. Raises OSError, StoreError."""
+    address = HeadAddress.of(job)
+    if address is None:
+        raise StoreError(f"{job} names no head that serves its files")
+    return Wire.call(address, (job / "secret").read_bytes(), timeout_s)
