@@ -247,7 +247,7 @@ def test_what_is_no_question_ends_the_connection(places: Places, question: dict[
 
 def test_strangers_get_nothing_and_keep_nobody_out(places: Places) -> None:
     pod = places.bring("pod")
-    held = [socket.create_connection((places.service.address.host, places.service.address.port)) for _ in range(40)]
+    held = [socket.create_connection((places.service.address.host, places.service.address.port)) for _ in range(200)]
     for one in held[:20]:
         one.sendall(os.urandom(64))
     with pytest.raises(OSError):

@@ -46,14 +46,18 @@ _CLAIM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 
 
 class FileService:
-    """Listens at ``host`` until it is closed. Raises OSError. Callers without a proof have few places."""
+    """Listens at ``host`` until it is closed. Raises OSError.
+
+    Callers without a proof yet have few places: where all are taken, the oldest is dropped.
+    """
 
     def __init__(self, job: JobStore, host: str) -> None:
         self._job, self._target = job, MirrorTarget(job.path, FROM_POD)
         self._secret = job.secret()
         self._listener = listen_for_words(host, 0, MOST_CALLERS)
         self.address = HeadAddress(*self._listener.getsockname()[:2])
-        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
+        self._strangers: dict[socket.socket, None] = {}  # oldest first
+        self._places = threading.Lock()
         self._callers = threading.BoundedSemaphore(MOST_CALLERS)
         self._writing = threading.Lock()  # two processes of a pod may send the same bytes at the same time
         self._closed = False
@@ -75,22 +79,37 @@ class FileService:
             except OSError:  # the caller has gone, or no descriptor is left
                 time.sleep(0.0 if self._closed else AGAIN_S)
                 continue
-            if not self._strangers.acquire(blocking=False):
-                caller.close()
-                continue
+            with self._places:
+                if len(self._strangers) >= MOST_STRANGERS:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    with suppress(OSError):  # its own thread closes it
+                        oldest.shutdown(socket.SHUT_RDWR)
+                try:
+                    handle = caller.dup()  # of a socket under TLS, nothing else could end the connection
+                except OSError:  # no descriptor is left
+                    caller.close()
+                    continue
+                self._strangers[handle] = None
             try:
-                threading.Thread(target=self._attend, args=(caller,), daemon=True).start()
+                threading.Thread(target=self._attend, args=(caller, handle), daemon=True).start()
             except RuntimeError:  # no thread is left
-                self._strangers.release()
+                self._known(handle)
                 caller.close()
 
-    def _attend(self, caller: socket.socket) -> None:
+    def _known(self, handle: socket.socket) -> None:
+        """Its place is free again."""
+        with self._places:
+            self._strangers.pop(handle, None)
+            handle.close()
+
+    def _attend(self, caller: socket.socket, handle: socket.socket) -> None:
         try:
             wire = Wire.answer(caller, self._secret, PROOF_S)
         except (OSError, HyperpodError):
             return
         finally:
-            self._strangers.release()
+            self._known(handle)
         if not self._callers.acquire(blocking=False):
             wire.close()
             return
