@@ -121,8 +121,8 @@ class ApartPods(Protocol):
     Every method waits for the backend, and raises ClusterError where that does not answer or refuses.
     """
 
-    def running(self) -> Collection[str]:
-        """The pods whose program runs, each by a name that no other pod ever has."""
+    def running(self) -> Mapping[str, str]:
+        """The pods whose program runs, each by a name that no other pod ever has, and its node."""
 
     def wait(self, limit_s: float) -> None:
         """Wait until there may be others, or for this time."""

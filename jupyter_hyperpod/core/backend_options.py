@@ -323,8 +323,8 @@ KUBERNETES = OptionTable(
     (
         (("image",), "the image of its pods, with the libraries that it uses"),
         (
-            ("claim", "host-path", HEAD),
-            "pods share the job store with this machine unless their head is in a pod (head=pod)",
+            ("claim", "host-path"),
+            "pods share the job store among each other, and with this machine unless --kubernetes head=pod is given",
         ),
     ),
 )
@@ -363,6 +363,6 @@ def check(backend: str, chosen: str, options: Mapping[str, str]) -> None:
     if HEAD_CLAIM in options and (options.get(HEAD) != POD or HEAD_STORE in options):
         raise SpecError(f"{table.title} option {HEAD_CLAIM} needs {HEAD}={POD}, and excludes {HEAD_STORE}")
     for group, why in table.needed if backend == chosen else ():
-        if not any(option in options for option in group):
+        if not (is_apart(options) and "claim" in group) and not any(option in options for option in group):
             wanted = " or ".join(f"--{backend} {option}=…" for option in group)
             raise SpecError(f"a job on {table.title} needs {wanted}: {why}")

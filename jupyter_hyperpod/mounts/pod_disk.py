@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
+from ..core.backend_options import shared_directories
 from ..storage.apart.wire import HeadAddress
-from .table import mount_point_of, mounted_at
+from ..storage.store import JobStore
 
 JOB_VARIABLE = "HYPERPOD_JOB_DIR"
-IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def goes_with_pod(path: Path) -> bool:
-    """Whether what is written there is lost with this pod, and seen by no other. Raises StoreError."""
+    """Whether another pod of the job does not find what is written there: it is in no volume claim that pods may write.
+
+    A directory of the nodes may be another one on each. Raises StoreError, SpecError.
+    """
     job = os.environ.get(JOB_VARIABLE)
     if not job or HeadAddress.of(Path(job)) is None:
         return False
-    return is_own(path, Path(job), mounted_at())
-
-
-def is_own(path: Path, job: Path, mounted: Mapping[str, str]) -> bool:
-    """Whether ``path`` is on the container's own disk, on that of the job's directory, or in memory.
-
-    ``mounted``: mount point -> file system.
-    """
-    point = mount_point_of(os.fspath(path), mounted)
-    return point in ("/", mount_point_of(os.fspath(job), mounted)) or mounted.get(point) in IN_MEMORY
+    claims = [one for one in shared_directories(JobStore(Path(job)).spec().backend_options) if one.claim]
+    place = Path(os.path.realpath(path))
+    holding = [one for one in claims if place.is_relative_to(one.path)]
+    return not holding or max(holding, key=lambda one: len(one.path)).read_only

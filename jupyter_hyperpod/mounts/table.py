@@ -150,13 +150,6 @@ def mounted_at() -> dict[str, str]:
     return {_unescape(parts[4]): parts[parts.index("-") + 1] for parts in lines}
 
 
-def mount_point_of(path: str, mounted: Iterable[str]) -> str:
-    """The mount point, of these, that holds an absolute path."""
-    place = real(path)
-    holding = (point for point in mounted if place == point or place.startswith(f"{point.rstrip('/')}/"))
-    return max(holding, key=len, default="/")
-
-
 def real(path: str) -> str:
     """`path` as the kernel names it. The last part is not accessed: a mount that hangs would block this process."""
     path = os.path.normpath(path)

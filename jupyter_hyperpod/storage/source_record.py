@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ class SourceRecord:
             found = head.record(path, found)  # of the members of all pods, one wins
         kept = self._file(path)
         private_directory(self._folder)
-        mine = kept.with_name(f"{kept.name}.{os.getpid()}")
+        mine = kept.with_name(f".{kept.name}.{secrets.token_hex(4)}")
         write_private(mine, found)
         try:
             os.link(mine, kept)

@@ -62,7 +62,7 @@ ENDPOINT_FILE = "coordinator.json"  # in a job's directory: where its head liste
 ENDED_MARK = "ended"  # the file by which a job's supervisor marks that it has settled the job's end
 NOTEBOOK_DIGEST = "notebook_digest"  # in the origin of a job: its notebook is stored as cells are
 DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -76,8 +76,7 @@ def default_root() -> Path:
 
 def _suffix(text: str) -> str:
     """The end of the id of a job that is made once: a digest of what its submission is called."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return "".join(_ID_ALPHABET[byte % len(_ID_ALPHABET)] for byte in digest[:8])
+    return "".join(_ID_ALPHABET[byte % len(_ID_ALPHABET)] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
 @contextmanager
@@ -164,20 +163,24 @@ class JobStore:
 
     def find_session_end(self, session: int) -> Path:
         """`session_end`, with what any member has left there; no such file where none has. Raises StoreError."""
-        path = self.session_end(session)
-        if (head := self._head()) is not None and not path.exists():
-            head.fetch_session_end(session, path)
-        return path
+        if (head := self._head()) is not None:
+            head.fetch_session_end(session, self.session_end(session))
+        return self.session_end(session)
+
+    def leave_values(self, path: Path) -> None:
+        """Let the notebook find a file with the values that come back. Raises StoreError."""
+        if (head := self._head()) is not None:
+            head.leave_pulled(_read(path))
 
     def forget_session_ends(self) -> None:
-        """Remove the files of `session_end`. Raises StoreError where they are another pod's, which does not answer."""
+        """Remove the files of `session_end`. Raises StoreError where the head does not answer."""
         shutil.rmtree(self.session_end(1).parent, ignore_errors=True)
         if (head := self._head()) is not None:
             head.forget_session_ends()
 
     def _head(self) -> HeadFiles | None:
         """The store with everything of the job, where this one is a pod's own; None where it is this one."""
-        from .apart.head_files import of_job  # which needs this module
+        from .apart.head_files import of_job
 
         return of_job(self.path)
 
@@ -202,9 +205,8 @@ class JobStore:
         if HIDDEN not in names.values():
             return dict(names)  # no variables, or a job of an earlier version, which wrote them into the specification
         path = self.path / ENVIRONMENT
-        content = _read(path)
         try:
-            return {str(name): str(value) for name, value in json.loads(content).items()}
+            return {str(name): str(value) for name, value in json.loads(_read(path)).items()}
         except (ValueError, AttributeError):  # the original error may show a secret value
             raise StoreError(f"{path} is not an object in JSON") from None
 

@@ -57,9 +57,9 @@ class HeadPod:
                 note(f"{self._job.name} has not arrived within {ARRIVES_S / 60:.0f} minutes")
                 return 0
             time.sleep(LOOK_S)
-        courier: Courier | None = None
+        courier = self._courier(None)
         while not (self._job / ENDED_MARK).exists():
-            courier = courier or self._courier()
+            courier = self._courier(courier)
             self._look_after()
             time.sleep(1.0)
         with suppress(HyperpodError):
@@ -74,8 +74,10 @@ class HeadPod:
             time.sleep(LOOK_S)
         return 0
 
-    def _courier(self) -> Courier | None:
-        """What serves nodes that have stores of their own, where they have."""
+    def _courier(self, before: Courier | None) -> Courier | None:
+        """What serves nodes that have stores of their own, where they have; ``before``, where that works."""
+        if (before is not None and before.works) or (self._job / SETTLED).exists():
+            return before
         try:
             return Courier.of(self._store, JobStore(self._job))
         except (HyperpodError, OSError) as error:

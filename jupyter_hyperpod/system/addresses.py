@@ -39,7 +39,8 @@ def listen_for_words(host: str, port: int, backlog: int) -> socket.socket:
 
     Raises OSError.
     """
-    listener = socket.create_server((host, port), backlog=backlog)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=backlog)
     if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux, but not each kernel that behaves like it
         with suppress(OSError):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SPEAKS_WITHIN_S)

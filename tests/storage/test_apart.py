@@ -17,15 +17,20 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.errors import ProtocolError, StoreError
+from jupyter_hyperpod.core.events import decode_event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.apart.arrival import arrive
+from jupyter_hyperpod.storage.apart.continued import continued
 from jupyter_hyperpod.storage.apart.file_service import FileService
 from jupyter_hyperpod.storage.apart.hand_in import HandIn, settle
 from jupyter_hyperpod.storage.apart.head_files import HeadFiles, of_job
 from jupyter_hyperpod.storage.apart.wire import ADDRESS_FILE, HeadAddress, Wire
 from jupyter_hyperpod.storage.journal import event_writer, follow_events
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.mirror.beginning import batches, first_frames
 from jupyter_hyperpod.storage.mirror.mirror_frames import Frame
+from jupyter_hyperpod.storage.output.output_cap import parts, rows
+from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.source_record import SourceRecord
 from jupyter_hyperpod.storage.store import ENDPOINT_FILE, JobStore, Store
 from jupyter_hyperpod.system.processes import start_ticks
@@ -103,7 +108,8 @@ def test_a_job_arrives_whole_and_private_however_often_it_is_cut(places: Places)
         arrive(store, places.job.id, b"[]\n")
     there = arrive(store, places.job.id, first[: len(first) // 2])
     assert not (store.jobs / places.job.id).exists()
-    for data in places.frames(there):
+    assert not there.here and there.sizes
+    for data in places.frames(there.sizes):
         arrive(store, places.job.id, data)
     arrive(store, places.job.id, Frame({"commit": 1}).encode())
     job = store.job(places.job.id)
@@ -112,9 +118,9 @@ def test_a_job_arrives_whole_and_private_however_often_it_is_cut(places: Places)
     assert store.cell(job.spec().cell_digest) == "print(1)"
     for name in ("secret", "environment", ADDRESS_FILE):
         assert (job.path / name).stat().st_mode & 0o777 == 0o600
-    known = arrive(store, places.job.id, places.address())  # as of a head that is made anew
-    assert known == {"include/0/empty.txt": 0, "include/0/helper.py": 6, "include/0/large.bin": 3 << 20}
-    assert sum(map(len, places.frames(known))) < 10_000
+    (job.path / "spec.json").write_text("mine")
+    assert arrive(store, places.job.id, places.address() + places.frames()[0]).here  # as of a head that is made anew
+    assert (job.path / "spec.json").read_text() == "mine"
 
 
 def test_what_one_may_do_is_done_by_one_of_all_pods(places: Places) -> None:
@@ -126,6 +132,9 @@ def test_what_one_may_do_is_done_by_one_of_all_pods(places: Places) -> None:
     for thread in threads:
         thread.join()
     assert sorted(won) == [False] * 11 + [True]
+    assert pods[2].claim("strike host drop") and not pods[3].claim("strike host drop")
+    with pytest.raises(StoreError, match="cannot be claimed"):
+        pods[0].claim("../x")
     assert not places.job.claim("once") and pods[0].claim("another") and not pods[1].claim("another")
 
 
@@ -148,8 +157,14 @@ def test_the_end_of_a_session_reaches_pods_that_come_later(places: Places) -> No
     assert second.find_session_end(2).read_bytes() == content
     assert [path.name for path in places.job.session_end(2).parent.iterdir()] == ["2.state"]
     first.forget_session_ends()
-    third = places.bring("c")
-    assert not third.find_session_end(2).exists() and not first.session_end(2).exists()
+    assert not first.session_end(2).exists()
+    assert not second.find_session_end(2).exists(), "of an earlier run of the cell"
+    first.session_end(2).parent.mkdir(exist_ok=True)
+    first.session_end(2).write_bytes(b"another run")
+    first.leave_session_end(2)
+    assert second.find_session_end(2).read_bytes() == b"another run"
+    with pytest.raises(StoreError, match="cannot use"):
+        first.leave_session_end(3)
 
 
 def test_what_a_pod_writes_is_with_the_head_byte_for_byte_though_the_head_is_replaced(places: Places) -> None:
@@ -167,15 +182,128 @@ def test_what_a_pod_writes_is_with_the_head_byte_for_byte_though_the_head_is_rep
                 arrive(Store(places.root / "pod"), places.job.id, places.address())
     (pod.path / "output").mkdir()
     (pod.path / "output" / "n.steps").write_bytes(bytes(36))
-    (pod.path / "pulled.json").write_text("{}")
     hand_in.bring()
-    assert (places.job.path / "pulled.json").read_text() == "{}"
     assert same(places.job.path, pod.path, "events") and same(places.job.path, pod.path, "output")
     assert [int(event.data["text"].split()[0]) for event in follow_events(places.job.events).poll()] == list(range(200))
     hand_in.forget_old()
     assert len(list(pod.events.iterdir())) == 1, "only the segment that may grow is kept"
     hand_in.bring()
     assert len(follow_events(places.job.events).poll()) == 200
+    hand_in.close()
+
+
+def test_values_that_come_back_are_those_of_the_last_run(places: Places) -> None:
+    first, second = places.bring("a"), places.bring("b")
+    for pod, text in ((first, "first run"), (second, "second run")):
+        (pod.path / "pulled.json").write_text(text)
+        pod.leave_values(pod.path / "pulled.json")
+    for pod in (second, first):
+        assert settle(pod.path, LIMIT_S) == ""
+    assert (places.job.path / "pulled.json").read_text() == "second run"
+
+
+def test_of_members_that_record_at_the_same_moment_all_get_the_same(places: Places) -> None:
+    pods = [SourceRecord(places.bring(f"pod-{number}").path) for number in range(8)]
+    gate = threading.Barrier(len(pods))
+    got: dict[str, list[bytes]] = {f"/code/m{number}.py": [] for number in range(20)}
+
+    def record(pod: SourceRecord, mine: bytes) -> None:
+        for path, found in got.items():
+            gate.wait(LIMIT_S)
+            found.append(pod.of(path, mine))
+
+    threads = [threading.Thread(target=record, args=(pod, b"%d" % place)) for place, pod in enumerate(pods)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(len(found) == len(pods) and len(set(found)) == 1 for found in got.values()), got
+
+
+def test_a_file_of_any_name_keeps_nothing_else_back(places: Places) -> None:
+    pod = places.bring("pod")
+    (pod.path / "output").mkdir()
+    for name in ("logs/profile of rank 0.log", "output/my plot.png", "output/ä"):
+        (pod.path / name).write_text("x")
+    with event_writer(pod.events, "agent-n") as journal:
+        journal.append("warning.raised", {"text": "1"})
+    (pod.path / "logs" / "hp-1.log").write_text("whole\nthe last words")
+    hand_in = HandIn(pod)
+    hand_in.bring()
+    assert same(places.job.path, pod.path, "events")
+    assert (places.job.path / "logs" / "hp-1.log").read_text() == "whole\n"
+    hand_in.bring(ended=True)
+    assert (places.job.path / "logs" / "hp-1.log").read_text() == "whole\nthe last words"
+    hand_in.close()
+
+
+def test_segments_that_were_joined_there_are_not_brought_again(places: Places) -> None:
+    pod = places.bring("pod")
+    with event_writer(pod.events, "worker-n.1.2", segment_bytes=200) as journal:
+        for number in range(5):
+            journal.append("warning.raised", {"text": str(number)})
+    assert settle(pod.path, LIMIT_S) == ""
+    (first,) = (path for path in places.job.events.iterdir() if "+" not in path.name)
+    writer = first.name.removesuffix(".jsonl")
+    first.rename(first.with_name(f"{writer}+000000000001~000000000003@000000000001.jsonl"))
+    before = {path.name for path in places.job.events.iterdir()}
+    assert settle(pod.path, LIMIT_S) == "" and {path.name for path in places.job.events.iterdir()} == before
+
+
+def test_output_of_two_pods_of_one_node_is_one_row(places: Places) -> None:
+    def printed(pod: JobStore, words: str) -> None:
+        journal = JournalWriter(pod.events, "agent-n")
+        relay = OutputRelay(pod, "n", journal, 1_000_000)
+        relay.begin()
+        for number in range(40):
+            relay.write("m", 0, "stdout", f"{words} {number} {'x' * 20_000}\n", StepLabel(1, number + 1))
+        relay.close()
+        journal.close()
+        assert settle(pod.path, LIMIT_S) == ""
+
+    printed(places.bring("first"), "early")
+    store = Store(places.root / "second")
+    more = b"".join(frame.encode() for frame in continued(places.job, "n"))
+    for data in (places.address(), *places.frames(), more, Frame({"commit": 1}).encode()):
+        arrive(store, places.job.id, data)
+    printed(store.job(places.job.id), "late")
+    (row,) = rows(parts(places.job.path / "output")["n"])
+    assert [part.number for part in row] == sorted({part.number for part in row})
+    assert [part.before for part in row] == sorted(part.before for part in row)
+    words = [
+        event.data["text"].split()[0]
+        for part in row
+        for event in map(decode_event, part.path.read_bytes().splitlines())
+    ]
+    begins = [word for word in words if not word.startswith("x")]
+    assert begins == sorted(begins) and set(begins) == {"early", "late"} and len(row) > 2
+
+
+def test_a_head_that_is_busy_is_not_waited_for_longer_than_said(places: Places) -> None:
+    pod = places.bring("pod")
+    with event_writer(pod.events, "agent-n") as journal:
+        journal.append("warning.raised", {"text": "1"})
+    silent = socket.create_server(("127.0.0.1", 0))
+    (pod.path / ADDRESS_FILE).write_bytes(HeadAddress(*silent.getsockname()).encode())
+    began_s = time.monotonic()
+    assert "is not with the head" in settle(pod.path, 0.3)
+    assert time.monotonic() - began_s < 5
+    silent.close()
+
+
+def test_another_head_is_found_while_the_lost_one_is_waited_for(places: Places) -> None:
+    pod = places.bring("pod")
+    hand_in = HandIn(pod)
+    hand_in.bring()
+    lost = hand_in._wire
+    assert lost is not None
+    waits = threading.Thread(target=lambda: pytest.raises(OSError, lost.wait_for, LIMIT_S, hand_in._has_same_head))
+    waits.start()
+    places.another_head()
+    arrive(Store(places.root / "pod"), places.job.id, places.address())
+    waits.join(LIMIT_S)
+    assert not waits.is_alive()
+    hand_in.bring(ended=True)
     hand_in.close()
 
 
@@ -221,7 +349,7 @@ def test_the_coordinator_s_address_comes_back(places: Places) -> None:
 @pytest.mark.parametrize(
     "path",
     ["../x", "events/../x", "spec.json", "events/coordinator.1.jsonl", "events/supervisor.1.jsonl", "secret",
-     "events/control.x.jsonl", "commands/a.jsonl", ENDPOINT_FILE, "sessions/1.state", "logs/a/b.log"],
+     "events/control.x.jsonl", "commands/a.jsonl", "pulled.json", ENDPOINT_FILE, "sessions/1.state", "logs/a/b.log"],
 )  # fmt: skip
 def test_a_pod_writes_what_is_its_own_and_nothing_else(places: Places, path: str) -> None:
     before = {found: found.read_bytes() for found in places.root.rglob("*") if found.is_file()}
@@ -233,9 +361,7 @@ def test_a_pod_writes_what_is_its_own_and_nothing_else(places: Places, path: str
     assert {found: found.read_bytes() for found in places.root.rglob("*") if found.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    "question", [{"claim": "../x", "claimant": "a"}, {"claim": "x"}, {"sizes": ["spec.json"]}, {"x": 1}]
-)
+@pytest.mark.parametrize("question", [{"claim": "x"}, {"sizes": ["spec.json"]}, {"x": 1}])
 def test_what_is_no_question_ends_the_connection(places: Places, question: dict[str, object]) -> None:
     wire = Wire.call(places.service.address, places.job.secret(), LIMIT_S)
     with pytest.raises(OSError):
@@ -287,7 +413,7 @@ def test_a_pod_waits_for_its_job_and_passes_signals_on(places: Places, tmp_path:
     job = Store(places.root / "pod").jobs / places.job.id
     log, process = job / "logs" / "hp-1-0.log", tmp_path / "process"
     words = [sys.executable, "-m", "jupyter_hyperpod.storage.apart.pod_start", "--log", str(log)]
-    words += ["--process", str(process), "--", sys.executable, "-c", PROGRAM, str(job)]
+    words += ["--process", str(process), "--folder", str(job), "--", sys.executable, "-c", PROGRAM, str(job)]
     pod = subprocess.Popen(words, env=os.environ | {"HYPERPOD_JOB_DIR": str(job)})
     try:
         places.bring("pod")
@@ -312,6 +438,8 @@ def test_a_program_does_not_outlive_its_pod(places: Places, tmp_path: Path) -> N
         str(job / "logs" / "a.log"),
         "--process",
         str(process),
+        "--folder",
+        "/nowhere",
         "--",
         sys.executable,
         "-c",

@@ -12,8 +12,9 @@ import pytest
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.mount_spec import MountSpec
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.mounts import table
-from jupyter_hyperpod.mounts.pod_disk import goes_with_pod, is_own
+from jupyter_hyperpod.mounts.pod_disk import goes_with_pod
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
 from jupyter_hyperpod.storage.apart.wire import ADDRESS_FILE, HeadAddress
 from jupyter_hyperpod.storage.store import Store
@@ -144,23 +145,15 @@ def test_an_area_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "own"),
-    [
-        ("/hyperpod/j/jobs/j/own/x", True),
-        ("/tmp/x", True),
-        ("/dev/shm/x", True),
-        ("/fsx/run", False),
-        ("/fsxother/run", True),
-        ("/fsx", False),
-    ],
-)
-def test_what_is_on_a_pod_s_own_disk(path: str, own: bool) -> None:
-    mounted = {"/": "overlay", "/hyperpod": "ext4", "/dev": "tmpfs", "/dev/shm": "tmpfs", "/fsx": "nfs4"}
-    assert is_own(Path(path), Path("/hyperpod/j/jobs/j"), mounted) is own
-
-
-def test_elsewhere_nothing_goes_with_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not goes_with_pod(tmp_path)
-    monkeypatch.setenv("HYPERPOD_JOB_DIR", str(tmp_path))
-    assert not goes_with_pod(tmp_path)
-    (tmp_path / ADDRESS_FILE).write_bytes(HeadAddress("10.0.0.1", 1).encode())
-    assert goes_with_pod(tmp_path)
+    [("/tmp/x", True), ("/fsx/run", False), ("/fsxother/run", True), ("/fsx", False), ("/fsx/models/x", True),
+     ("/scratch/x", True), ("/fsx/../tmp/x", True)],
+)  # fmt: skip
+def test_what_is_on_a_pod_s_own_disk(path: str, own: bool, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"image": "x", "head": "within", "claim": "a:/fsx,b:/fsx/models:ro", "host-path": "/scratch"}
+    job = store.create_job(JobSpec("j", store.put_cell("1"), backend="kubernetes", kubernetes=options))
+    monkeypatch.setenv("HYPERPOD_JOB_DIR", str(job.path))
+    assert not goes_with_pod(Path(path)), "pods use the store of their head"
+    (job.path / ADDRESS_FILE).write_bytes(HeadAddress("10.0.0.1", 1).encode())
+    assert goes_with_pod(Path(path)) is own
+    monkeypatch.delenv("HYPERPOD_JOB_DIR")
+    assert not goes_with_pod(Path(path))

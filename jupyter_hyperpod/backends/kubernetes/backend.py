@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ...core.backend_options import has_operator, has_remote_head, head_store, is_apart
+from ...core.backend_options import HEAD, POD, WITHIN, has_operator, has_remote_head, head_store, is_apart
 from ...core.errors import ClusterError
 from ...core.health import HealthBoard
 from ..base import ApartPods, Backend, Remedies, RemoteHead, Scheduler
@@ -44,6 +44,8 @@ class KubernetesBackend:
             if not store:
                 read_access(options.get("context", ""))
                 return ""
+            if options.get(HEAD) == WITHIN:
+                return f"{HEAD}={WITHIN} is what a head in a pod tells its nodes; expected {HEAD}={POD}, or none"
             if has_remote_head(options):
                 store = head_store(options) or store
             if problem := foreign_user(options) or not_shared(options, [store]):

@@ -41,7 +41,7 @@ QUEUE, QUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-cl
 # says who it is, opens the log and is replaced by the program; a place that is not there is no reason not to begin
 PROCESS = "/dev/shm/hyperpod.pid"
 START = f'echo "$$" >{PROCESS}; exec >>"$1" 2>&1; cd "$2" || cd /; shift 2; exec "$@"'
-START_APART = f'echo "$$" >{PROCESS}; cd "$1" || cd /; shift; exec "$@"'  # the log is in a store that comes later
+START_APART = f'echo "$$" >{PROCESS}; cd /; exec "$@"'  # the log and perhaps the folder are in a store that comes later
 SIGNAL = f'read -r process <{PROCESS} && kill -"$0" "$process"'
 LEAVES_S = 30  # time to leave for a pod that is preempted or evicted
 CONTAINER = "main"
@@ -218,9 +218,9 @@ def _container(
     log = f"{plan.log_directory}/{name}.log"
     words = [plan.python, "-m", plan.module, *plan.arguments]
     if is_apart(options):
-        beside = ["--log", log, "--process", PROCESS]
+        beside = ["--log", log, "--process", PROCESS, "--folder", plan.working_directory]
         program = workload(options).program([plan.python, "-m", POD_START, *beside, "--", *words])
-        words = ["/bin/sh", "-c", START_APART, "start", plan.working_directory, *program]
+        words = ["/bin/sh", "-c", START_APART, "start", *program]
     else:
         words = ["/bin/sh", "-c", START, "start", log, plan.working_directory, *workload(options).program(words)]
     values = {

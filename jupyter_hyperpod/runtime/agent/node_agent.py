@@ -35,7 +35,8 @@ from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 
 READS = 8  # of a worker's messages, for the displays whose marks have come
-SETTLES_S = 2.0  # a head that does not answer gets the rest later
+SETTLES_S = 0.5  # shorter than a silence that counts as a loss; a head that takes longer gets the rest later
+FAREWELL_S = 1.2  # shorter than the coordinator waits for the last agent
 SAID = 200  # characters of an error's message in a warning
 
 
@@ -89,13 +90,13 @@ class Agent:
         self._end_worker()
         self.output.close()
         self.reporter.close()
-        self._settle()
+        self._settle(FAREWELL_S)
         self.coordinator.close()  # last: it journals the job's end when this connection has ended
         return self.exit_code
 
-    def _settle(self) -> None:
+    def _settle(self, limit_s: float = SETTLES_S) -> None:
         """Have all that was written here where readers see it, before the coordinator is told of an end."""
-        if problem := settle(self.context.job.path, SETTLES_S):
+        if problem := settle(self.context.job.path, limit_s):
             note(f"{self.context.node}: {problem}")
 
     def _patience_s(self) -> float:

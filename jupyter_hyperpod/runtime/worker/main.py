@@ -177,6 +177,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         lone.end()
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
+        context.job.leave_values(context.job.path / values.PULLED)
     me.flush_journal()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):

@@ -2,7 +2,8 @@
 
     python -m jupyter_hyperpod.storage.apart.arrival --store DIR --job ID --size N
 
-It prints, as JSON, how long the files are here that the job includes: a later run brings the rest.
+It prints, as JSON, whether the pod has the job, and how long the files are that the job includes: a later run brings
+the rest. What a pod has already is not written anew, except for where its head is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import HyperpodError, ProtocolError
@@ -22,12 +25,34 @@ from ..mirror.target import BEGINS, MirrorTarget
 from ..store import ENDPOINT_FILE, Store, private_directory, write_private
 from .wire import ADDRESS_FILE
 
-FROM_HEAD = re.compile(rf"{BEGINS}|{re.escape(ADDRESS_FILE)}|{re.escape(ENDPOINT_FILE)}")
+HEAD = (ADDRESS_FILE, ENDPOINT_FILE)
+_OUTPUT = r"output/[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,200}\.(?:dropped|steps)"
+FROM_HEAD = re.compile(rf"{BEGINS}|{_OUTPUT}|{'|'.join(map(re.escape, HEAD))}")
 CELL = re.compile(r"cells/[0-9a-f]{64}")
 
 
-def arrive(store: Store, job_id: str, data: bytes) -> dict[str, int]:
-    """Take frames; the lengths of files that may still grow. Raises ProtocolError, StoreError."""
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """``here``: the pod has the job. ``sizes``: of files that may still grow."""
+
+    here: bool
+    sizes: Mapping[str, int]
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: bytes) -> Arrived:
+        """Raises ProtocolError."""
+        try:
+            found = json.loads(text)
+            return cls(bool(found["here"]), {str(path): int(size) for path, size in found["sizes"].items()})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ProtocolError(f"a pod answered {text[:200]!r}; expected what it has of the job") from None
+
+
+def arrive(store: Store, job_id: str, data: bytes) -> Arrived:
+    """Take frames. Raises ProtocolError, StoreError."""
     job, building = store.jobs / job_id, store.jobs / f".new-{job_id}"
     for frame in FrameReader().feed(data):
         if "commit" in frame.head:
@@ -35,14 +60,13 @@ def arrive(store: Store, job_id: str, data: bytes) -> dict[str, int]:
                 os.rename(building, job)
         elif CELL.fullmatch(str(frame.head.get("path"))):
             write_private(store.prepare().root / str(frame.head["path"]), frame.content)
-        else:
+        elif not job.is_dir() or frame.head.get("path") in HEAD:
             place = job if job.is_dir() else building
             for folder in (place, place / "events", place / "commands", place / "logs"):
                 private_directory(folder)
             MirrorTarget(place, FROM_HEAD).take(frame)
-    place = job if job.is_dir() else building
-    found = (path for path in (place / INCLUDE).rglob("*") if path.is_file())
-    return {path.relative_to(place).as_posix(): path.stat().st_size for path in found}
+    found = (path for path in (building / INCLUDE).rglob("*") if path.is_file())
+    return Arrived(job.is_dir(), {path.relative_to(building).as_posix(): path.stat().st_size for path in found})
 
 
 def read_all(size: int) -> bytes:
@@ -64,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--size", required=True, type=int, help="how many bytes standard input brings")
     options = parser.parse_args(arguments)
     try:
-        print(json.dumps(arrive(Store(options.store), options.job, read_all(options.size))), flush=True)
+        print(arrive(Store(options.store), options.job, read_all(options.size)).encode(), flush=True)
     except HyperpodError as error:
         print(error, file=sys.stderr)
         return 1

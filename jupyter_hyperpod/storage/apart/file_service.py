@@ -8,9 +8,10 @@
 | ``path`` ``end_of`` SESSION ``at``, then ``leave_end`` | keeps the end of a session | ``kept`` |
 | ``fetch_end`` SESSION | | pieces, then ``over``; or ``none`` |
 | ``forget_ends`` | removes those | ``forgotten`` |
+| ``path`` ``pulled`` with content | keeps the values that come back | ``kept`` |
 | ``sizes`` PATHS | | ``sizes``: how much of each is here |
 | ``path`` with content, ``gone`` PATHS | writes, removes files of the pod | |
-| ``sync`` DIGEST | | ``taken``, and the coordinator's address where it has another digest |
+| ``sync`` DIGEST ``durable`` | writes to the disk what it has | ``taken``, the coordinator's address if it is another |
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...core.errors import HyperpodError, ProtocolError, StoreError
+from ...system import portable
 from ...system.addresses import listen_for_words
 from ...system.diagnostics import note
 from ..mirror.mirror_frames import CONTENT_BYTES, Frame
-from ..mirror.source import LAST, OF_CLIENT
-from ..mirror.target import MirrorTarget
+from ..mirror.source import EVENTS
+from ..mirror.target import MirrorTarget, is_joined
 from ..source_record import SourceRecord
-from ..store import ENDPOINT_FILE, JobStore, create_first, private_directory
+from ..store import ENDPOINT_FILE, JobStore, create_first, private_directory, write_private
 from ..values import PULLED
+from .pod_paths import FROM_POD, is_from_pod
 from .wire import HeadAddress, Wire, digest, refusal, word
 
 PROOF_S, SILENT_S = 5.0, 120.0
 MOST_CALLERS, MOST_STRANGERS = 4096, 128
 AGAIN_S = 0.05
-_PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
-_OTHERS = "|".join(map(re.escape, (*LAST, *OF_CLIENT)))
-FROM_POD = re.compile(rf"events/(?!{_OTHERS}){_PART}|(?:output|logs)/{_PART}|{re.escape(PULLED)}")
-_CLAIM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+_CLAIM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 ._-]{0,200}")
+HERE = 1 << 40  # bytes of a segment whose records are in a joined one
 
 
 class FileService:
@@ -59,7 +60,7 @@ class FileService:
         self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._places = threading.Lock()
         self._callers = threading.BoundedSemaphore(MOST_CALLERS)
-        self._writing = threading.Lock()  # two processes of a pod may send the same bytes at the same time
+        self._locks = _Locks()
         self._closed = False
         self._wires: set[Wire] = set()
         threading.Thread(target=self._accept, name="files", daemon=True).start()
@@ -113,7 +114,7 @@ class FileService:
         if not self._callers.acquire(blocking=False):
             wire.close()
             return
-        pod = _Pod(self._job, self._target, self._writing)
+        pod = _Pod(self._job, self._target, self._locks)
         self._wires.add(wire)
         try:
             wire.patience(SILENT_S)
@@ -130,17 +131,29 @@ class FileService:
             self._callers.release()
 
 
+class _Locks:
+    """One lock for each path, or for a few of them: two processes of a pod may send the same bytes at the same time."""
+
+    def __init__(self, count: int = 64) -> None:
+        self._locks = [threading.Lock() for _ in range(count)]
+
+    def of(self, path: str) -> threading.Lock:
+        return self._locks[hash(path) % len(self._locks)]
+
+
 class _Pod:
     """What one connection asks."""
 
-    def __init__(self, job: JobStore, target: MirrorTarget, writing: threading.Lock) -> None:
-        self._job, self._target, self._writing = job, target, writing
+    def __init__(self, job: JobStore, target: MirrorTarget, locks: _Locks) -> None:
+        self._job, self._target, self._locks = job, target, locks
+        self._written: set[str] = set()  # paths that are perhaps not on the disk yet
         self._draft: Path | None = None
         self._refused: Exception | None = None  # the disk refused a file: the next ``sync`` says so
         self._answers: dict[str, Callable[[Frame], Frame]] = {
             "claim": self._claim,
             "recorded": self._recorded,
             "record": self._record,
+            "pulled": self._pulled,
             "leave_end": self._leave_end,
             "forget_ends": self._forget_ends,
             "sizes": self._sizes,
@@ -171,10 +184,12 @@ class _Pod:
     def _claim(self, frame: Frame) -> Frame:
         name, claimant = word(frame, "claim"), word(frame, "claimant").encode()[:64]
         if not _CLAIM.fullmatch(name):
-            raise ProtocolError(f"a pod claims {name[:80]!r}")
+            raise StoreError(f"{name[:80]!r} cannot be claimed; expected letters, digits, blanks, dots and dashes")
         place = private_directory(self._job.path / "claims") / name
-        with self._writing:
-            return Frame({"won": create_first(place, claimant) or place.read_bytes() == claimant})
+        with self._locks.of(name):
+            won = create_first(place, claimant) or place.read_bytes() == claimant
+            _to_disk(place)  # or another member would win after a loss of the head
+        return Frame({"won": won})
 
     def _recorded(self, frame: Frame) -> Frame:
         path = word(frame, "recorded")
@@ -183,7 +198,12 @@ class _Pod:
 
     def _record(self, frame: Frame) -> Frame:
         path = word(frame, "path")
-        return Frame({"path": path}, SourceRecord(self._job.path).of(path, frame.content))
+        with self._locks.of(path):
+            return Frame({"path": path}, SourceRecord(self._job.path).of(path, frame.content))
+
+    def _pulled(self, frame: Frame) -> Frame:
+        write_private(self._job.path / PULLED, frame.content)
+        return Frame({"kept": 1})
 
     def _extend_end(self, frame: Frame) -> None:
         if self._draft is None:
@@ -216,26 +236,34 @@ class _Pod:
 
     def _sizes(self, frame: Frame) -> Frame:
         asked = frame.head["sizes"]
-        if not isinstance(asked, list) or not all(isinstance(path, str) and FROM_POD.fullmatch(path) for path in asked):
+        if not isinstance(asked, list) or not all(isinstance(path, str) and is_from_pod(path) for path in asked):
             raise ProtocolError("a pod asks for the sizes of files that are none of its own")
         sizes = {}
         for path in asked:
             with suppress(OSError):
                 sizes[path] = os.stat(self._job.path / path).st_size
+        with suppress(OSError):
+            names = os.listdir(self._job.events)
+            for path in set(asked) - sizes.keys():
+                if path.startswith(f"{EVENTS}/") and is_joined(path.removeprefix(f"{EVENTS}/"), names):
+                    sizes[path] = HERE
         return Frame({"sizes": sizes})
 
     def _mirror(self, frame: Frame) -> None:
-        with self._writing:
-            try:
-                if "gone" in frame.head:
-                    self._remove(frame.head["gone"])
-                else:
+        try:
+            if "gone" in frame.head:
+                self._remove(frame.head["gone"])
+            else:
+                path = word(frame, "path")
+                with self._locks.of(path):
                     self._target.take(frame)
-            except (StoreError, OSError) as error:
-                self._refused = error
+                if "whole" not in frame.head:
+                    self._written.add(path)
+        except (StoreError, OSError) as error:
+            self._refused = error
 
     def _remove(self, paths: object) -> None:
-        if not isinstance(paths, list) or not all(isinstance(path, str) and FROM_POD.fullmatch(path) for path in paths):
+        if not isinstance(paths, list) or not all(isinstance(path, str) and is_from_pod(path) for path in paths):
             raise ProtocolError("a pod removes files that are none of its own")
         for path in paths:
             (self._job.path / path).unlink(missing_ok=True)
@@ -244,12 +272,32 @@ class _Pod:
         if self._refused is not None:
             error, self._refused = self._refused, None
             raise StoreError(str(error)) from error
+        if frame.head.get("durable"):
+            for path in self._written:
+                with suppress(FileNotFoundError):  # it was joined, or reached the cap
+                    _to_disk(self._job.path / path)
+            self._written.clear()
         found = b""
         with suppress(OSError):
             found = (self._job.path / ENDPOINT_FILE).read_bytes()
         if not found or digest(found) == frame.head["sync"]:
             return Frame({"taken": 1})
         return Frame({"path": ENDPOINT_FILE, "taken": 1}, found)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file and its name are on the disk. Raises StoreError, FileNotFoundError."""
+    for place in (path, path.parent):
+        try:
+            file = os.open(place, os.O_RDONLY | portable.NOT_INHERITED)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"cannot write {place}: {error.strerror}") from error
 
 
 def _number(frame: Frame, name: str) -> int:

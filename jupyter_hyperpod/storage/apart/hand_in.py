@@ -10,15 +10,16 @@ from pathlib import Path
 
 from ...core.errors import ProtocolError, StoreError
 from ..mirror.mirror_frames import Frame
-from ..mirror.source import EVENTS, MirrorSource, grows, is_of_head
-from ..segments import OUTPUT_WRITER, in_order, last_records
+from ..mirror.source import EVENTS, MirrorScope, MirrorSource, grows
+from ..segments import in_order, last_records
 from ..store import ENDPOINT_FILE, JobStore, write_private
 from .head_files import call
+from .pod_paths import FOLDERS, is_from_pod, may_go
 from .wire import HeadAddress, Wire, digest, told
 
-FOLDERS = (EVENTS, "output", "logs")
-ANSWER_S = 10.0
+CONNECT_S, ANSWER_S = 1.0, 10.0
 ASKS_S = 0.4  # between two questions for the coordinator's address while nothing is written
+FROM_PODS = MirrorScope(FOLDERS, takes=is_from_pod)
 
 
 class HandIn:
@@ -32,24 +33,29 @@ class HandIn:
         self._had: set[str] = set()  # files that the head may remove once they are gone here
         self._asked_s = 0.0
 
-    def bring(self, timeout_s: float = ANSWER_S) -> bool:
+    def bring(self, limit_s: float = ANSWER_S, *, ended: bool = False, durable: bool = False) -> bool:
         """Bring everything that is new; whether there was any.
 
-        Takes the coordinator's address back where it has changed. Raises OSError, StoreError, ProtocolError.
+        Takes the coordinator's address back where it has changed. ``ended``: nothing is written any more. ``durable``:
+        what the head has is on its disk afterwards. Raises OSError, StoreError, ProtocolError; TimeoutError, where this
+        takes longer or where another head has taken the job over.
         """
+        until_s = time.monotonic() + limit_s
         try:
-            wire, source = self._connected(timeout_s)
+            wire, source = self._connected(min(CONNECT_S, limit_s))
             present = {path for path in self._paths() if may_go(path)}
-            sent = wire.send_each(source.news())
+            sent = False
+            for frame in source.news(ended):
+                wire.patience(_left(until_s))
+                wire.send(frame)
+                sent = True
             if gone := sorted(self._had - present):
                 wire.send(Frame({"gone": gone}))
             self._had = present
-            now_s = time.monotonic()
-            if not sent and not gone and now_s - self._asked_s < ASKS_S and (self._job.path / ENDPOINT_FILE).exists():
+            if not (sent or gone or ended or durable) and self._asked_lately():
                 return False
-            self._asked_s = now_s
-            wire.send(Frame({"sync": self._known_endpoint()}))
-            answer = told(wire.receive())
+            wire.send(Frame({"sync": self._known_endpoint(), "durable": durable}))
+            answer = told(wire.wait_for(_left(until_s), self._has_same_head))
         except BaseException:
             self.close()
             raise
@@ -58,15 +64,29 @@ class HandIn:
         return bool(sent or gone)
 
     def forget_old(self) -> None:
-        """Remove complete segments of facts that the head has, so that a pod's disk does not fill in months."""
-        if self._source is None:
-            return
+        """Remove complete segments of facts that the head has on its disk: a pod's own does not fill in months.
+
+        Raises as `bring` does.
+        """
         names = [path.removeprefix(f"{EVENTS}/") for path in self._paths() if path.startswith(f"{EVENTS}/")]
-        for name in last_records(in_order(names)):
-            path = self._job.events / name
+        complete = [f"{EVENTS}/{name}" for name in last_records(in_order(names)) if not may_go(f"{EVENTS}/{name}")]
+        if not complete:
+            return
+        self.bring(durable=True)
+        for path in complete:
             with suppress(OSError):
-                if not may_go(f"{EVENTS}/{name}") and self._source.sent(f"{EVENTS}/{name}") == os.stat(path).st_size:
-                    path.unlink()
+                if self._source is not None and self._source.sent(path) >= os.stat(self._job.path / path).st_size:
+                    (self._job.path / path).unlink()
+
+    def _has_same_head(self) -> bool:
+        return HeadAddress.of(self._job.path) == self._address
+
+    def _asked_lately(self) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._asked_s < ASKS_S and (self._job.path / ENDPOINT_FILE).exists():
+            return True
+        self._asked_s = now_s
+        return False
 
     def close(self) -> None:
         """End the connection."""
@@ -74,27 +94,26 @@ class HandIn:
             self._wire.close()
         self._wire = self._source = None
 
-    def _connected(self, timeout_s: float) -> tuple[Wire, MirrorSource]:
+    def _connected(self, limit_s: float) -> tuple[Wire, MirrorSource]:
         address = HeadAddress.of(self._job.path)
         if address != self._address:
             self.close()  # another head has taken the job over
         if self._wire is None or self._source is None:
-            self._wire, self._address = call(self._job.path, timeout_s), address
-            self._wire.patience(timeout_s)
+            self._wire, self._address = call(self._job.path, limit_s), address
             growing = [path for path in self._paths() if grows(*path.split("/", 1))]
             self._wire.send(Frame({"sizes": growing}))
-            known = told(self._wire.receive()).head.get("sizes")
+            known = told(self._wire.wait_for(ANSWER_S, self._has_same_head)).head.get("sizes")
             if not isinstance(known, dict):
                 raise ProtocolError("the head does not say what it has of this pod's files")
-            self._source = MirrorSource(self._job.path, known, FOLDERS, (), names=False)
+            self._source = MirrorSource(self._job.path, known, FROM_PODS)
         return self._wire, self._source
 
     def _paths(self) -> Iterable[str]:
         for folder in FOLDERS:
             with suppress(OSError):
                 for name in os.listdir(self._job.path / folder):
-                    if is_of_head(folder, name):
-                        yield f"{folder}/{name}"
+                    if is_from_pod(path := f"{folder}/{name}"):
+                        yield path
 
     def _known_endpoint(self) -> str:
         with suppress(OSError):
@@ -102,9 +121,12 @@ class HandIn:
         return ""
 
 
-def may_go(path: str) -> bool:
-    """Whether a file may vanish because the output of its node has reached its cap."""
-    return path.startswith(("output/", f"{EVENTS}/{OUTPUT_WRITER}"))
+def _left(until_s: float) -> float:
+    """Raises TimeoutError where nothing is left."""
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the head of the job takes too long")
+    return left_s
 
 
 def settle(job: Path, limit_s: float) -> str:

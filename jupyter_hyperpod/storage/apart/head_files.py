@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,36 +56,51 @@ class HeadFiles:
         """Remove all that `leave_session_end` has left."""
         self._ask(lambda wire: self._answer(wire, forget_ends=1))
 
+    def leave_pulled(self, content: bytes) -> None:
+        """Leave the values that come back to the notebook."""
+
+        def ask(wire: Wire) -> None:
+            wire.send(Frame({"path": "pulled", "pulled": 1}, content))
+            told(wire.receive())
+
+        self._ask(ask)
+
     def leave_session_end(self, session: int, file: Path) -> None:
         """Leave the end of a session for members that come later."""
 
         def ask(wire: Wire) -> None:
             at = 0
-            with open(file, "rb") as content:
-                while piece := content.read(CONTENT_BYTES):
-                    wire.send(Frame({"path": file.name, "end_of": session, "at": at}, piece))
-                    at += len(piece)
+            for piece in _pieces(file):
+                wire.send(Frame({"path": file.name, "end_of": session, "at": at}, piece))
+                at += len(piece)
             self._answer(wire, leave_end=session)
 
         self._ask(ask)
 
-    def fetch_session_end(self, session: int, file: Path) -> bool:
-        """Write the end of a session to ``file``; False where there is none."""
+    def fetch_session_end(self, session: int, file: Path) -> None:
+        """Write the end of a session to ``file``, which is removed where there is none: it may be of an earlier run."""
 
         def ask(wire: Wire) -> bool:
             wire.send(Frame({"fetch_end": session}))
-            if "none" in told(first := wire.receive()).head:
+            first = told(wire.receive())
+            if "none" in first.head:
                 return False
-            file.parent.mkdir(mode=0o700, exist_ok=True)
             draft = file.with_name(f"{file.name}.{os.getpid()}")
-            with open(draft, "wb") as content:
-                content.write(first.content)
-                for frame in wire.until("over"):
+            with _local(draft):
+                draft.parent.mkdir(mode=0o700, exist_ok=True)
+                draft.write_bytes(b"")
+            frame = first
+            while "over" not in frame.head:
+                with _local(draft), open(draft, "ab") as content:
                     content.write(told(frame).content)
-            os.replace(draft, file)
+                frame = wire.receive()
+            with _local(file):
+                os.replace(draft, file)
             return True
 
-        return self._ask(ask)
+        if not self._ask(ask):
+            with _local(file):
+                file.unlink(missing_ok=True)
 
     def _answer(self, wire: Wire, **question: object) -> Frame:
         wire.send(Frame(question))
@@ -105,6 +121,27 @@ class HeadFiles:
                         why = getattr(error, "strerror", None) or error
                         raise StoreError(f"the head of {self._job.name} does not answer: {why}") from error
                 time.sleep(PAUSE_S)
+
+
+@contextmanager
+def _local(path: Path) -> Iterator[None]:
+    """What fails with a file of this pod is not asked again."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror or error}") from error
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with _local(file):
+        content = open(file, "rb")
+    with content:
+        while True:
+            with _local(file):
+                piece = content.read(CONTENT_BYTES)
+            if not piece:
+                return
+            yield piece
 
 
 def of_job(job: Path) -> HeadFiles | None:

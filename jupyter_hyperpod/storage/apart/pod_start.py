@@ -1,7 +1,7 @@
 """What a pod with a store of its own runs: it waits for its job, runs the program of its node, and brings to the head's
 store what that writes.
 
-    python -m jupyter_hyperpod.storage.apart.pod_start --log FILE --process FILE -- PROGRAM ARGUMENT…
+    python -m jupyter_hyperpod.storage.apart.pod_start --log FILE --process FILE --folder DIR -- PROGRAM ARGUMENT…
 
 The head's courier brings the job into $HYPERPOD_JOB_DIR (`arrival`). FILE of ``--process`` says whom signals are for.
 """
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,8 @@ KEPT_S = 60.0  # between two looks for segments that the head has
 class PodStart:
     """One node's program and what it writes; `run` is the whole life of the pod."""
 
-    def __init__(self, job: Path, log: Path, process: Path, words: Sequence[str]) -> None:
-        self._job, self._log, self._process, self._words = job, log, process, list(words)
+    def __init__(self, job: Path, log: Path, process: Path, folder: Path, words: Sequence[str]) -> None:
+        self._job, self._log, self._process, self._folder, self._words = job, log, process, folder, list(words)
         self._child: subprocess.Popen[bytes] | None = None
         self._said = ""
 
@@ -54,15 +54,14 @@ class PodStart:
         assert self._child is not None
         hand_in, kept_s = HandIn(JobStore(self._job)), time.monotonic()
         while self._child.poll() is None:
-            self._bring(hand_in)
+            self._ask(hand_in.bring)
             if time.monotonic() - kept_s > KEPT_S:
-                hand_in.forget_old()
+                self._ask(hand_in.forget_old)
                 kept_s = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(BRING_S if (self._job / ENDPOINT_FILE).exists() else SOON_S)
         until_s = time.monotonic() + LAST_S
-        hand_in.close()  # so that everything is asked for once more
-        while not self._bring(hand_in) and time.monotonic() < until_s:
+        while not self._ask(partial(hand_in.bring, ended=True)) and time.monotonic() < until_s:
             time.sleep(BRING_S)
         hand_in.close()
         code = self._child.returncode
@@ -71,16 +70,18 @@ class PodStart:
     def _begin(self) -> None:
         log, me = open_log(self._log.parent, self._log.stem), os.getpid()
         try:
-            self._child = subprocess.Popen(self._words, stdout=log, stderr=log, preexec_fn=partial(die_with_parent, me))
+            folder = self._folder if self._folder.is_dir() else None
+            die = partial(die_with_parent, me)
+            self._child = subprocess.Popen(self._words, stdout=log, stderr=log, cwd=folder, preexec_fn=die)
         finally:
             os.close(log)
         with suppress(OSError):
             self._process.write_text(f"{self._child.pid}\n")
 
-    def _bring(self, hand_in: HandIn) -> bool:
-        """Whether the head has everything."""
+    def _ask(self, ask: Callable[[], object]) -> bool:
+        """Whether the head has answered."""
         try:
-            hand_in.bring()
+            ask()
         except (OSError, StoreError, ProtocolError) as error:
             problem = f"what this pod writes waits for the head of the job: {error}"
             if problem != self._said:
@@ -100,11 +101,11 @@ class PodStart:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.storage.apart.pod_start")
-    for name in ("--log", "--process"):
+    for name in ("--log", "--process", "--folder"):
         parser.add_argument(name, required=True, type=Path)
     parser.add_argument("program", nargs="+")
     options = parser.parse_args(arguments)
-    return PodStart(Path(os.environ[JOB_VARIABLE]), options.log, options.process, options.program).run()
+    return PodStart(Path(os.environ[JOB_VARIABLE]), options.log, options.process, options.folder, options.program).run()
 
 
 if __name__ == "__main__":

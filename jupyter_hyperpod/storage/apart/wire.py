@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ADDRESS_FILE = "head.json"  # in the job's directory of a pod that has a store of its own: where its head serves files
 SUBJECT = b"files of a job"
 READ_BYTES = 1 << 18
+SLICE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,20 @@ class Wire:
                 raise ConnectionResetError("the other side has ended the connection")
             self._read.extend(self._reader.feed(data))
         return self._read.pop(0)
+
+    def wait_for(self, limit_s: float, goes_on: Callable[[], bool]) -> Frame:
+        """The next frame, within ``limit_s`` and as long as it ``goes_on``, which is asked twice per second.
+
+        Raises TimeoutError, too.
+        """
+        until_s = time.monotonic() + limit_s
+        while True:
+            self.patience(max(min(SLICE_S, until_s - time.monotonic()), 0.01))
+            try:
+                return self.receive()
+            except TimeoutError:
+                if time.monotonic() >= until_s or not goes_on():
+                    raise
 
     def until(self, word: str) -> Iterator[Frame]:
         """Frames up to the one with this word, which is not among them."""

@@ -45,14 +45,14 @@ def _pieces(path: Path, name: str, there: Mapping[str, int]) -> Iterator[Frame]:
             at = max(at, 0) + len(piece)
 
 
-def batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Frames in portions of about a megabyte, which one command takes."""
+def batches(frames: Iterator[Frame], limit: int = CONTENT_BYTES) -> Iterator[list[Frame]]:
+    """Frames in portions of about so many bytes, which one command takes."""
     batch: list[Frame] = []
     size = 0
     for frame in frames:
         batch.append(frame)
         size += len(frame.content)
-        if size >= CONTENT_BYTES:
+        if size >= limit:
             yield batch
             batch, size = [], 0
     if batch:

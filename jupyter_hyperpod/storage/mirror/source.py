@@ -7,8 +7,9 @@ small and are sent anew when they have changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import StoreError
@@ -20,40 +21,54 @@ from ..store import ENDED_MARK
 from ..values import PULLED
 from .mirror_frames import CONTENT_BYTES, Frame
 
-EVENTS = "events"
+EVENTS, LOG = "events", ".log"
 FOLDERS = (EVENTS, RESOURCES, "output", "logs", SOURCES)
 SINGLE = (SNAPSHOT, ENDED_MARK)
 LAST = ("coordinator.", "supervisor.")  # writers that say how a job ends
 OF_CLIENT = ("control.", "follower.")  # writers on the machine that submits: their files travel the other way
 
 
-class MirrorSource:
-    """One job's directory. ``known``: path -> how many bytes the other side has of files that grow.
+def _every(_: str) -> bool:
+    return True
 
-    Without ``names`` the other side is not told which files are there.
+
+@dataclass(frozen=True, slots=True)
+class MirrorScope:
+    """What is carried of a job's directory: of ``folders`` the files whose paths ``takes``, and single files.
+
+    ``early`` ones are sent before those that say how the job ends. ``tells_names``: the other side removes others.
     """
 
-    def __init__(
-        self,
-        job: Path,
-        known: Mapping[str, int],
-        folders: Sequence[str] = FOLDERS,
-        singles: Sequence[str] = SINGLE,
-        names: bool = True,
-    ) -> None:
-        self._job, self._known, self._folders, self._singles, self._tells = job, dict(known), folders, singles, names
+    folders: Sequence[str]
+    early: Sequence[str] = ()
+    singles: Sequence[str] = ()
+    tells_names: bool = False
+    takes: Callable[[str], bool] = _every
+
+
+# a notebook that sees the end takes the values that come back
+OF_HEAD = MirrorScope(FOLDERS, (PULLED,), SINGLE, tells_names=True)
+
+
+class MirrorSource:
+    """One job's directory. ``known``: path -> how many bytes the other side has of files that grow."""
+
+    def __init__(self, job: Path, known: Mapping[str, int], scope: MirrorScope | None = None) -> None:
+        self._job, self._known, self._scope = job, dict(known), scope or OF_HEAD
         self._sent: dict[str, tuple[int, int]] = {}  # of files that are sent whole: when changed, and the size
         self._there: dict[str, list[str]] = {}
 
-    def news(self) -> Iterator[Frame]:
+    def news(self, ended: bool = False) -> Iterator[Frame]:
         """What has changed since the last call; who reads it to its end has all that was there when it began.
+
+        ``ended``: nobody writes any more, so that the last line of a log is sent though it has no end.
 
         How the job ends comes after all that was written before that: a reader that sees the end has every step.
         Raises StoreError where the job is gone.
         """
         last = [f"{EVENTS}/{name}" for name in self._names(EVENTS) if name.startswith(LAST)]
         until = {path: self._size(path) for path in last}  # before the names of the others are read
-        there = {folder: self._names(folder) for folder in self._folders}
+        there = {folder: self._names(folder) for folder in self._scope.folders}
         if not (self._job / "spec.json").exists():
             raise StoreError(f"{self._job} is gone: it was deleted, or its file system is")
         for folder, names in there.items():
@@ -61,12 +76,15 @@ class MirrorSource:
                 if folder != EVENTS or not name.startswith(LAST):
                     path = f"{folder}/{name}"
                     yield from self._growth(path) if grows(folder, name) else self._whole(path)
-        yield from self._whole(PULLED)  # a notebook that sees the end takes the values
+                    if ended and name.endswith(LOG):
+                        yield from self._rest(path)
+        for name in self._scope.early:
+            yield from self._whole(name)
         for path, size in until.items():
             yield from self._growth(path, size)
-        for name in self._singles:
+        for name in self._scope.singles:
             yield from self._whole(name)
-        if self._tells and there != self._there:
+        if self._scope.tells_names and there != self._there:
             self._there = there
             yield Frame({"there": there})
 
@@ -76,8 +94,9 @@ class MirrorSource:
 
     def _names(self, folder: str) -> list[str]:
         with suppress(OSError), os.scandir(self._job / folder) as entries:
-            files = (one.name for one in entries if one.is_file(follow_symlinks=False))
-            return sorted((name for name in files if is_of_head(folder, name)), key=as_written)
+            files = [one.name for one in entries if one.is_file(follow_symlinks=False)]
+            mine = (name for name in files if is_of_head(folder, name) and self._scope.takes(f"{folder}/{name}"))
+            return sorted(mine, key=as_written)
         return []
 
     def _size(self, path: str) -> int:
@@ -102,6 +121,14 @@ class MirrorSource:
                         at += len(lines) + 1
                         self._known[path] = at
 
+    def _rest(self, path: str) -> Iterator[Frame]:
+        at = self._known.get(path, 0)
+        with suppress(OSError), open(self._job / path, "rb") as file:
+            file.seek(at)
+            if rest := file.read(CONTENT_BYTES):
+                self._known[path] = at + len(rest)
+                yield Frame({"path": path, "at": at}, rest)
+
     def _whole(self, path: str) -> Iterator[Frame]:
         with suppress(OSError):
             found = os.stat(self._job / path)
@@ -114,7 +141,7 @@ class MirrorSource:
 
 def grows(folder: str, name: str) -> bool:
     """Whether a file only ever grows, by whole lines. What a job has read may have any name."""
-    return folder != SOURCES and name.endswith((SUFFIX, ".log"))
+    return folder != SOURCES and name.endswith((SUFFIX, LOG))
 
 
 def is_of_head(folder: str, name: str) -> bool:

@@ -94,12 +94,12 @@ class MirrorTarget:
                 raise ProtocolError("the other side named a folder that is none of a job's")
             with suppress(OSError):
                 for name in set(os.listdir(self._job / folder)).difference(names):
-                    kept = folder == EVENTS and not _is_joined(name, names)
+                    kept = folder == EVENTS and not is_joined(name, names)
                     if names and not kept and is_of_head(folder, name):
                         (self._job / folder / name).unlink(missing_ok=True)
 
 
-def _is_joined(name: str, names: list[str]) -> bool:
+def is_joined(name: str, names: list[str]) -> bool:
     """Whether another of the ``names`` holds the records of a segment."""
     segment = JournalSegment.of(name)
     others = filter(None, map(JournalSegment.of, names))
