@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -44,13 +44,20 @@ def main():
 if __name__ == "__main__":
     sys.exit(main())
 """
+SHAPE = {"node-1": False, "node-2": True}
 Wait = Callable[..., object]
 
 
 class Bench:
     """A host with its selector turned by hand."""
 
-    def __init__(self, directory: Path, preload: tuple[str, ...] = ("tiny_job",), isolated: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        preload: tuple[str, ...] = ("tiny_job",),
+        isolated: bool = False,
+        shape: Mapping[str, bool] = SHAPE,
+    ) -> None:
         self.directory = directory
         self.isolated = isolated
         self.cluster = directory / "cluster"
@@ -62,7 +69,7 @@ class Bench:
         paths = [str(modules), self.environment.get("PYTHONPATH", "")]
         self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.reports: list[Report] = []
-        self.preload = preload
+        self.preload, self.shape = preload, shape
         self.host = self.supervise()
 
     def supervise(self) -> LocalHost:
@@ -71,7 +78,7 @@ class Bench:
             self.cluster, self.selector, self.reports.append, self.environment, self.preload, self.isolated
         )
         host = LocalHost(surroundings)
-        host.open({"node-1": False, "node-2": True})
+        host.open(self.shape)
         return host
 
     def abandon(self) -> None:
@@ -127,6 +134,26 @@ def bench(tmp_path: Path, eventually: Wait) -> Iterator[Bench]:
     try:
         eventually(bench.ready)
         yield bench
+    finally:
+        bench.host.close()
+
+
+def test_an_interpreter_for_heads_gives_way_when_nodes_are_wanted_and_the_heads_go_on(
+    tmp_path: Path, eventually: Wait
+) -> None:
+    bench = Bench(tmp_path, ("tiny_job", "wave"), shape={})
+    try:
+        eventually(bench.ready)
+        first, head = bench.host._zygote.identity, bench.host.head.process
+        assert bench.start(bench.plan("sleep"), HEAD)
+        eventually(lambda: bench.turn() and "child" in bench.log(HEAD))
+        bench.host.extend(SHAPE)
+        eventually(lambda: bench.ready() and bench.host._zygote.ready)
+        assert bench.host._zygote.identity != first and bench.host.head.process == head
+        assert bench.exits() == []
+        assert bench.start(bench.plan("7", job_id="job-bbbbbbbb"), "node-1")
+        eventually(bench.exits)
+        assert [(r.job_id, r.node, r.status) for r in bench.exits()] == [("job-bbbbbbbb", "node-1", 7)]
     finally:
         bench.host.close()
 

@@ -201,8 +201,8 @@ class Surroundings:
 
     ``directory``: for sockets and logs. ``selector``: callbacks registered there are called on the supervisor's thread.
     ``report`` is called at once with each `Report`, by a backend that gets such news at once. ``preload``: modules that
-    jobs need. ``isolated``: each node has a network of its own. ``successor``: how the supervisor is started again.
-    ``store``: the path of the supervisor's store.
+    jobs need, ``heads`` those of them that the jobs' heads need. ``isolated``: each node has a network of its own.
+    ``successor``: how the supervisor is started again. ``store``: the path of the supervisor's store.
     """
 
     directory: Path
@@ -213,3 +213,4 @@ class Surroundings:
     isolated: bool = False
     successor: Mapping[str, object] = field(default_factory=dict)
     store: str = ""
+    heads: tuple[str, ...] = ()

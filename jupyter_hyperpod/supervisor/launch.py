@@ -45,6 +45,7 @@ PRELOAD = (
     GATEWAY,
     "jupyter_hyperpod.loader.read.s3:signing",
 )
+OF_HEADS = (HEAD, GATEWAY)  # without torch: they are ready seconds sooner, where all nodes are elsewhere
 
 
 @lru_cache(maxsize=1)

@@ -36,7 +36,7 @@ from .entry import WRITER, JobEntry, end_all, recall, unfinished
 from .healing import Healing
 from .idle_watch import IdleWatch
 from .job_commands import carry_out
-from .launch import PRELOAD, Renewal, digest_of, in_turn, successor, supervisor_arguments
+from .launch import OF_HEADS, PRELOAD, Renewal, digest_of, in_turn, successor, supervisor_arguments
 from .lock import Lock, take_lock
 from .machines import Machines, runs_on
 from .process_ends import ProcessEnds
@@ -67,9 +67,8 @@ class Supervisor:
         self.entries: dict[str, JobEntry] = {}
         self.reading: dict[str, JobEntry] = {}  # their journals are not read to the end
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
-        surroundings = Surroundings(
-            self.directory, self.selector, self._on_report, os.environ, PRELOAD, shape[-1], successor(), str(store.root)
-        )
+        about = (shape[-1], successor(), str(store.root), OF_HEADS)
+        surroundings = Surroundings(self.directory, self.selector, self._on_report, os.environ, PRELOAD, *about)
         self.host: Host = host(surroundings)
         self._ends, self._renewal = ProcessEnds(self.host, succession.holds), Renewal(self.host)
         self.allocations = Allocations(surroundings)

@@ -76,10 +76,15 @@ class LocalHost:
                     node.cut, node.reason = True, CUT_OFF
         elif self.isolated:
             self._switch = Switch.create()
+        self._zygote.heads_only = not shape
         self._zygote.open()
 
     def extend(self, shape: Mapping[str, bool]) -> None:
         self.nodes = _nodes(shape)
+        if self._zygote.heads_only and shape:  # each job's process would import by itself what this one has not
+            self._zygote.heads_only = False
+            self._zygote.end()
+            self._zygote.start()
         for node in self.nodes.values() if self._zygote.ready else ():
             self._spawn(node)
 

@@ -39,6 +39,7 @@ class WarmInterpreter:
         self.process: subprocess.Popen[bytes] | None = None
         self.identity: Identity | None = None
         self.ready = False
+        self.heads_only = False  # it is to fork no nodes
         self.warm_key = ""
         self._failures = 0
         self._again_s = 0.0
@@ -55,10 +56,11 @@ class WarmInterpreter:
         listener = listen(self._directory, SOCKET)
         log = open_log(self._directory / "logs", LOG)
         arguments = ["--directory", str(self._directory), "--listener", str(listener.fileno())]
+        needed = self._surroundings.heads if self.heads_only else self._surroundings.preload
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *arguments]
-                + ["--preload", ",".join((*self._surroundings.preload, OF_COORDINATORS))],
+                + ["--preload", ",".join((*needed, OF_COORDINATORS))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
