@@ -72,6 +72,8 @@ class ReplicaManager:
     def look(self) -> None:
         """Read the load, decide on the number of replicas, and act on it."""
         now_s = time.monotonic()
+        if not self.ever_ready:
+            self._readings.clear()  # who could ask nothing yet needs its first replica all the same
         self._readings.append(LoadReading(now_s, self._pool.outstanding))
         horizon_s = now_s - self.limits.scale_down_delay_s - 1.0
         while len(self._readings) > 1 and self._readings[1].time_s < horizon_s:

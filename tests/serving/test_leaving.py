@@ -18,6 +18,7 @@ import pytest
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.events import GATEWAY
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
+from jupyter_hyperpod.policy.serving import Limits
 from jupyter_hyperpod.serving import replica_manager
 from jupyter_hyperpod.serving.context import HOST_VARIABLE, Site
 from jupyter_hyperpod.serving.pool import PooledReplica, ReplicaPool
@@ -124,6 +125,26 @@ def test_one_that_is_being_started_there_leaves_too_and_one_that_comes_later_sta
     assert not gateway.hears("ab", started_s=told_s + 1).departing
     assert not gateway.hears("a.2", started_s=told_s + 2 * STARTING_S).departing
     assert gateway.manager.leave_node("a", time.time()) == 3, "whatever the clock of its host says"
+
+
+def test_the_first_replica_stays_until_it_has_answered_and_goes_when_nobody_has_needed_it_since(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    gateway.manager.limits = Limits(0, 3, 1.0, 3.0)
+
+    def wanted_after(seconds: int) -> int:
+        for _ in range(seconds):
+            now_s[0] += 1
+            gateway.hears("a", state)
+            gateway.manager.look()
+        return gateway.manager.wanted
+
+    state = "loading"
+    assert wanted_after(20) == 1
+    state = "ready"
+    assert (wanted_after(2), wanted_after(3)) == (1, 0)
 
 
 def test_the_next_gateway_lets_it_go_as_the_first_one_would(gateway: Gateway) -> None:
