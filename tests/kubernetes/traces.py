@@ -1,6 +1,7 @@
 """What a testbed could leave on a machine: processes, mounts, networks, control groups, kernel settings and files.
 
-Others may work on this machine meanwhile, so only names that a Kubernetes would give are looked at.
+Others may work on this machine meanwhile, so only names that a Kubernetes would give are looked at, and what belongs to
+testbeds of other processes that live is left out.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_hyperpod.system.processes import alive
 from tests.leaks import setting
 from tests.support.kubernetes.boot import KERNEL
-from tests.support.kubernetes.machine import PREFIX
+from tests.support.kubernetes.machine import PREFIX, maker
 
 OURS = re.compile(r"kube|etcd|containerd|cni|runc|hollow|testbed|pods|switch", re.IGNORECASE)
 # Where containers, Kubernetes and kubectl keep things on machines of their own.
@@ -32,7 +34,8 @@ class Traces:
         """What is there now; ``mark`` is a variable of the environment with its value."""
         ours = _processes(setting(*mark)) if mark[0] else {}
         lines = {f"process {pid} {line[:100]}" for pid, line in ours.items()}
-        lines |= {line for line in (*_mounts(), *_interfaces(), *_groups(), *_files()) if OURS.search(line)}
+        found = (*_mounts(), *_interfaces(), *_groups(), *_files())
+        lines |= {line for line in found if OURS.search(line) and not _of_others(line)}
         return cls(frozenset(lines | set(_settings())), frozenset(filter(None, map(_network, ours))))
 
     def since(self, before: Traces) -> list[str]:
@@ -51,9 +54,17 @@ def _processes(mark: bytes) -> dict[int, str]:
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in b"\0" + (place / "environ").read_bytes() or PREFIX in (place / "cgroup").read_text():
+            marked = mark in b"\0" + (place / "environ").read_bytes()
+            groups = (place / "cgroup").read_text()
+            if marked or (PREFIX in groups and not _of_others(groups)):
                 found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
+
+
+def _of_others(line: str) -> bool:
+    """Whether it is of a testbed that another process has up: other tests run beside these."""
+    made = maker(line)
+    return made is not None and made.pid != os.getpid() and alive(made)
 
 
 def _network(pid: int) -> str:

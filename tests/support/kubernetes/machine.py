@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -52,9 +53,15 @@ def sweep() -> None:
                 _remove(left)
 
 
+def maker(text: str) -> Identity | None:
+    """The process whose testbed is named in a text; None where none is."""
+    found = re.search(rf"{PREFIX}(\d+)-(\d+)-", text)
+    return Identity(*map(int, found.groups())) if found else None
+
+
 def _is_dead(left: str) -> bool:
-    pid, start, *_ = [*left.removeprefix(PREFIX).split("-"), "", ""]
-    return pid.isdecimal() and start.isdecimal() and not alive(Identity(int(pid), int(start)))
+    made = maker(left)
+    return made is not None and not alive(made)
 
 
 def hierarchies() -> dict[str, Path]:
