@@ -29,6 +29,7 @@ KERNEL = {
 }
 SOCKET = "/run/containerd/containerd.sock"
 UP_S = 60.0
+SELDOM = {"GOGC": "400"}  # programs in Go collect garbage less often: a tenth of their time went into that
 
 
 def main(host: str, directory: Path, groups: list[str]) -> int:
@@ -123,7 +124,7 @@ def images(directory: Path) -> None:
 def start(command: list[str], log: Path) -> None:
     """Start a daemon."""
     with open(log, "ab") as said:
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, **SELDOM})
 
 
 def call(*arguments: str) -> None:

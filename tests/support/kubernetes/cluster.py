@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from jupyter_hyperpod.core.errors import ClusterError
 from tests.support.hosts import Hosts
 from tests.support.kubernetes import access, image, settings
+from tests.support.kubernetes.asking import Asker, Refused
+from tests.support.kubernetes.boot import SELDOM
 from tests.support.kubernetes.build import programs
 from tests.support.kubernetes.machine import PLACE, groups, make_groups, missing, name, remove_groups, sweep
 
@@ -29,6 +32,7 @@ CONTROLLER = "ctl"
 ETCD, API, MANAGER, SCHEDULER = "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 UP_S = 120.0
 HOLLOW_MOST = 32
+OWN_TMP = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /tmp && exec "$@"', "sh")  # it leaves things there
 NOT_CONNECTED = re.compile(r"TLS handshake timeout|The connection to the server \S+ was refused")  # nothing was sent
 
 
@@ -53,6 +57,7 @@ class Testbed:
         self.logs.mkdir()
         self.hosts = Hosts(self.logs, environment or {})
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._asker = Asker(self.kubeconfig, self.network)
         self._lost_s, self._recorded = settings.LOST_S, recorded
 
     def __enter__(self) -> Testbed:
@@ -79,6 +84,7 @@ class Testbed:
 
     def close(self) -> None:
         """Cut the power of everything, and remove files and control groups."""
+        self._asker.close()
         self.hosts.close()
         for process in self._programs.values():
             process.wait()
@@ -113,8 +119,23 @@ class Testbed:
 
     def get(self, *arguments: str, user: str = access.ADMIN) -> dict[str, Any]:
         """What `kubectl get` says, as data."""
+        if (known := self._asker.get(user, *arguments)) is not None:
+            return known
         found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json", user=user).stdout)
         return found
+
+    def find(self, *arguments: str) -> dict[str, Any]:
+        """The same for one object; {} where there is none."""
+        try:
+            return self.get(*arguments)
+        except Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return {}
+
+    def log(self, pod: str) -> str:
+        """What a pod of the team has written."""
+        return self._asker.log(access.USER, pod)
 
     def kubeconfig(self, user: str = access.ADMIN) -> Path:
         """The file with which somebody reaches the API from a host of this testbed."""
@@ -122,15 +143,16 @@ class Testbed:
 
     def ready(self) -> dict[str, str]:
         """Node -> whether Kubernetes holds it for ready: "True", "False", or "Unknown" where it is not heard of."""
-        asked = self.kubectl("get", "nodes", "-o", "json", check=False)
-        items = json.loads(asked.stdout)["items"] if asked.returncode == 0 else []
+        try:
+            items = self.get("nodes")["items"]
+        except ClusterError:
+            items = []
         pairs = ((one["metadata"]["name"], one["status"].get("conditions", [])) for one in items)
         return {node: next((c["status"] for c in told if c["type"] == "Ready"), "Unknown") for node, told in pairs}
 
     def has_account(self, namespace: str) -> bool:
         """Whether pods of a namespace can start: the controller manager has made their account and its token."""
-        account = self.kubectl("get", "serviceaccount", "default", "-n", namespace, "-o", "json", check=False)
-        return account.returncode == 0 and bool(json.loads(account.stdout).get("secrets"))
+        return bool(self.find("serviceaccount", "default", "-n", namespace).get("secrets"))
 
     def until(self, holds: Callable[[], bool], what: str, timeout_s: float = UP_S) -> None:
         """Wait until something holds. Raises ClusterError with what the programs said last."""
@@ -274,7 +296,7 @@ class Testbed:
             return settings.etcd(self.directory)
         if program in self.hollow:
             arguments = settings.hollow_kubelet(self.directory, program, self.hollow.index(program) + 1)
-            return [str(programs() / "kubemark"), *arguments]
+            return [*OWN_TMP, str(programs() / "kubemark"), *arguments]
         arguments = {
             API: settings.api_server(self.directory, bool(self._recorded)),
             MANAGER: settings.controller_manager(self.directory, self._lost_s),
@@ -283,7 +305,7 @@ class Testbed:
         return [str(programs() / program), *arguments]
 
     def _start(self, program: str) -> None:
-        environment = {"TMPDIR": str(self.directory / "tmp")}
+        environment = {"TMPDIR": str(self.directory / "tmp"), **SELDOM}
         log = self.logs / f"{program}.log"
         self._programs[program] = self.hosts.start(CONTROLLER, self._command(program), log, environment)
 

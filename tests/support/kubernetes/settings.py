@@ -113,6 +113,8 @@ def controller_manager(directory: Path, lost_s: int) -> list[str]:
         f"--root-ca-file={pki}/ca.crt",
         "--node-monitor-period=1s",
         f"--node-monitor-grace-period={lost_s}s",
+        "--node-eviction-rate=10",  # else one node in ten seconds
+        "--pvclaimbinder-sync-period=1s",  # else a claim may wait for its volume for fifteen seconds
         "--feature-gates=TTLAfterFinished=true",
         "--profiling=false",
     ]
