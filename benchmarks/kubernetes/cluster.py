@@ -30,7 +30,7 @@ def run(
 ) -> dict[str, Any]:
     """Start a cell ``runs`` times, and ``kept`` times in kept pods, on one node and on two; delete a pod ``deletions``
     times, cut a node's power ``cuts`` times, preempt a pod ``evictions`` times; then follow ``many`` jobs among
-    ``hollow`` nodes for ``seconds``. Needs root and `make kubernetes`."""
+    ``hollow`` nodes for ``seconds``, and one that trains for half of that. Needs root and `make kubernetes`."""
     if reason := missing():
         return report("kubernetes", [not_run(OURS, "everything", reason)], [])
     with kubernetes_rig() as rig:
@@ -39,7 +39,7 @@ def run(
         for part in (
             measure_starts(rig, runs) if runs else ([], []),
             measure_kept(rig, kept) if kept else ([], []),
-            measure_losses(rig, deletions, cuts) if deletions or cuts else ([], []),
+            measure_losses(rig, deletions, cuts, seconds / 2) if deletions or cuts else ([], []),
             measure_evictions(rig, evictions) if evictions else ([], []),
             measure_crowd(rig, hollow, many, seconds) if many else ([], []),
         ):

@@ -17,7 +17,6 @@ from jupyter_hyperpod.bench.stalls import Commit, measure, steady, undisturbed_s
 DELETED_LIMIT_S, CUT_LIMIT_S, GROWN_LIMIT_S, REQUESTS_LIMIT = 0.15, 2.0, 10.0, 1.0
 PAUSE_LIMIT_S = 0.3  # a fault comes anywhere in a step
 OVER_S = 240.0
-CALM_S = 10.0
 
 
 def standstill(commits: Sequence[Commit], asked_s: float) -> float | None:
@@ -35,11 +34,11 @@ def standstill(commits: Sequence[Commit], asked_s: float) -> float | None:
     return max(later - earlier for earlier, later in pairwise(sorted(times))) - undisturbed_s(before)
 
 
-def measure_losses(rig: Rig, deletions: int, cuts: int) -> Part:
-    """Delete one pod of two, or cut the power of one node of two, again and again."""
+def measure_losses(rig: Rig, deletions: int, cuts: int, calm_s: float) -> Part:
+    """Look at a job for ``calm_s``; then delete one pod of two, or cut one node's power, again and again."""
     watch = rig.train("losses", resources=f"cpu={CPU}")
     watch.until(lambda: steady(watch.commits(), 2), OVER_S)
-    rate, watches = rig.asked_per_s(CALM_S)
+    rate, watches = rig.asked_per_s(calm_s)
     progress(f"one job trains: {rate:.2f} requests/s beside {watches} watches")
     found: dict[str, list[float]] = {name: [] for name in ("step", "deleted", "replaced", "cut", "back")}
     rng = random.Random(0)

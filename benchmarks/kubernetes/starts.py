@@ -23,18 +23,20 @@ LOOK_S = 0.01
 
 
 def measure_starts(rig: Rig, runs: int) -> Part:
-    """One start of each that does not count, then ``runs`` of each by turns: cells and pods with and without torch."""
+    """``runs`` of each by turns: cells and pods with and without torch. Of several, one more before, which does not
+    count."""
     rows, bars = [], []
     turns: dict[str, list[tuple[float, float, float]]] = {"": [], " that imports torch": []}
-    for number in range(runs + 1):
+    unsettled = int(runs > 1)
+    for number in range(runs + unsettled):
         for kind, found in turns.items():
             pod_s = _bare(rig, f"bare-{number}-{len(kind)}", IMPORT if kind else "")
             found.append((pod_s, *_ours(rig, HELLO_TORCH if kind else HELLO)))
             times = "pod {:.2f} s, cell {:.2f} s, of it submit {:.2f} s".format(*found[-1])
             progress(f"start {number}{kind}: {times}")
     for kind, found in turns.items():
-        pods, cells, accepted = (list(times) for times in zip(*found[1:], strict=True))
-        beyond = [cell - pod for pod, cell, _ in found[1:]]
+        pods, cells, accepted = (list(times) for times in zip(*found[unsettled:], strict=True))
+        beyond = [cell - pod for pod, cell, _ in found[unsettled:]]
         case = f"a cell{kind}; image and Python are there"
         rows += [
             row(f"a bare pod{kind}", case, "created to its first line", "s", pods),

@@ -13,12 +13,13 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 TIMED = {
     *("testbed_up_s", "submit_to_first_line_s", "first_line_beyond_a_bare_pod_s", "pod_deleted_stall_p50_s", "lists_s"),
     *("capacity_back_grown_s", "kept_one_node_first_line_s", "kept_two_nodes_first_line_s"),
+    *("submit_to_first_line_with_torch_s", "first_line_beyond_a_bare_pod_with_torch_s"),
 }
 
 
 def test_the_benchmark_finds_the_same_bits_and_few_requests() -> None:
-    before = testbeds()
-    report = run("kubernetes", runs=1, kept=1, deletions=1, cuts=0, evictions=1, hollow=20, many=8)
+    before = of_this_process()
+    report = run("kubernetes", runs=1, kept=1, deletions=1, cuts=0, evictions=1, hollow=20, many=8, seconds=10)
     bars = {bar["name"]: bar for bar in report["bars"]}
     assert {
         "requests_per_s",
@@ -30,9 +31,9 @@ def test_the_benchmark_finds_the_same_bits_and_few_requests() -> None:
     } <= bars.keys()
     assert TIMED <= bars.keys()
     assert not [bar for name, bar in bars.items() if name not in TIMED and not bar["ok"]], bars
-    assert testbeds() == before
+    assert of_this_process() == before
 
 
-def testbeds() -> set[Path]:
+def of_this_process() -> set[Path]:
     """Those of this process: that of other tests may be up."""
     return set(Path("/var/tmp").glob(f"kubernetes-testbed-{os.getpid()}-*"))
