@@ -186,7 +186,7 @@ kubernetes: install  ## build Kubernetes from Debian's source, once: ten minutes
 .PHONY: test-kubernetes
 test-kubernetes: kubernetes  ## tests against a real Kubernetes of two nodes on this machine; not in `make test-all`
 	$(call step,Kubernetes tests,python tests/leaks.py .ci/beside -m kubernetes --durations 15 $(PYTEST) \
-		-- $(KUBERNETES_LANES) $(call others,$(KUBERNETES_LANES)))
+		-- $(KUBERNETES_LANES) $(call others,$(KUBERNETES_LANES),$(KUBERNETES_TESTS)))
 
 .PHONY: test-newest
 test-newest:  ## fast Python tests on the newest Python and the newest release of every dependency; says what broke
@@ -219,9 +219,13 @@ FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/
 	"tests/storage tests/server tests/backends tests/aws"
 SLOW_LANES := "tests/runtime" "tests/slurm tests/adoption"
 KUBERNETES := tests/kubernetes/test_
-KUBERNETES_LANES := "$(KUBERNETES)jobs.py $(KUBERNETES)kept_pods.py $(KUBERNETES)head.py $(KUBERNETES)setup.py \
-	$(KUBERNETES)operator.py"
-others = "$(addprefix --ignore=,$(subst ",,$(1)))"
+KUBERNETES_TESTS := tests/kubernetes tests/backends/test_contract.py
+# Three testbeds beside each other are what two cores can bear.
+KUBERNETES_LANES := "$(KUBERNETES)bench.py $(KUBERNETES)jobs.py $(KUBERNETES)head.py" \
+	"$(KUBERNETES)kept_pods.py $(KUBERNETES)health.py $(KUBERNETES)api.py $(KUBERNETES)making_room.py \
+	$(KUBERNETES)setup.py $(KUBERNETES)operator.py"
+# What none of the lanes names, of all tests or of those below the second argument.
+others = "$(2) $(addprefix --ignore=,$(subst ",,$(1)))"
 
 # A fast test is given up after two minutes, so that none of them becomes slow unnoticed.
 .PHONY: test-fast

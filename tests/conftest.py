@@ -39,6 +39,7 @@ T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
 CLUSTERS = {"cluster", "shared_cluster", "switched_on"}
 REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes", "gpu")
+OF_KUBERNETES = {"kubernetes", "test_contract.py"}  # the rest of the tests takes half a minute to collect
 MARK = "TEST_PYTEST_MARK"  # of this process alone: several may run beside each other
 os.environ[MARK] = f"pytest-{secrets.token_hex(6)}"
 FAILED = os.environ.pop("TEST_FAILED", "")  # a file for the names of tests that fail: `.ci/beside` tries them again
@@ -63,6 +64,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what starts a cluster or needs a real thing: `make test` runs the others and those marked quick."""
     for item in items:
+        if item.get_closest_marker("kubernetes") is not None and not OF_KUBERNETES.intersection(item.path.parts):
+            raise pytest.UsageError(f"{item.nodeid}: `make test-kubernetes` looks for tests in {OF_KUBERNETES} alone")
         starts_cluster = not CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("quick") is None and starts_cluster:
             item.add_marker("slow")

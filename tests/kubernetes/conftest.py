@@ -1,15 +1,18 @@
 """Jobs on the testbed's Kubernetes, submitted on its controller as a person of a team.
 
-job         job("--nodes", "2", …) submits the training of tests/runtime and returns what follows and disturbs it
+job         job("--nodes", "2", …) submits the training of tests/runtime and returns what follows and disturbs it; it
+            pauses in its steps until ``full_speed()``
 reference   the same training, undisturbed on one node of a local cluster
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,9 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.conftest import TRAIN, Run, reference
+from tests.conftest import running_cluster
+from tests.runtime.conftest import STEPS, TRAIN, Run, pausing, start
 from tests.support.kubernetes import CONTROLLER, IMAGE, USER, Testbed
-
-__all__ = ["reference"]
 
 TREE = Path(__file__).resolve().parents[2]
 Submit = Callable[..., Run]
@@ -42,6 +44,18 @@ class Desk:
         return self.bed.hosts.run(CONTROLLER, *command, env=access, check=check, timeout_s=timeout_s)
 
 
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """`TRAIN` on one node, undisturbed. Its cluster is stopped again: it would take time from the testbed."""
+    store = Store(tmp_path_factory.mktemp("reference") / "store").prepare()
+    cluster = contextmanager(running_cluster)
+    with pytest.MonkeyPatch.context() as patch, cluster(store, patch, "TEST_CLUSTER_MARK", nodes=1, spares=0):
+        run = start(store, TRAIN, nodes=1, spares=0, env={"PAUSE_S": "0"})
+        run.finish()
+    assert len(run.losses()) == STEPS
+    return run
+
+
 @pytest.fixture(scope="module")
 def kubernetes_store(shared_testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store whose supervisor runs on the controller."""
@@ -60,11 +74,13 @@ def job(desk: Desk, tmp_path: Path) -> Iterator[Submit]:
     submitted: list[str] = []
 
     def submit(*arguments: str, source: str = TRAIN, pause_s: float = 0.02) -> Run:
-        cell = tmp_path / f"cell-{len(submitted)}.py"
-        cell.write_text(source)
+        cell, flag = tmp_path / f"cell-{len(submitted)}.py", desk.store.root / f"full-speed-{secrets.token_hex(4)}"
+        cell.write_text(pausing(source, flag) if "PAUSE_S" in source else source)
         fixed = [*desk.options, "--env", f"PAUSE_S={pause_s}", "--json"]
         submitted.append(json.loads(desk("submit", str(cell), *fixed, *arguments).stdout)["id"])
-        return Run(desk.store, submitted[-1])
+        run = Run(desk.store, submitted[-1])
+        run.flag = flag
+        return run
 
     yield submit
     for job_id in submitted:

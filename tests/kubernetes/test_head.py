@@ -19,15 +19,15 @@ from jupyter_hyperpod.backends.kubernetes import rights
 from jupyter_hyperpod.storage.mirror.source import OF_CLIENT
 from jupyter_hyperpod.storage.store import Store
 from tests.kubernetes.conftest import TREE, Desk
-from tests.kubernetes.test_jobs import jobs_of, pods_of
-from tests.runtime.conftest import TRAIN, Run
+from tests.kubernetes.test_jobs import is_member, jobs_of, pods_of
+from tests.runtime.conftest import TRAIN, Run, pausing
 from tests.slurm.conftest import Gated
 from tests.support.kubernetes import IMAGE, TEAM, Testbed
 from tests.support.kubernetes.cluster import API
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 START_S = 120.0
-ASLEEP_S = float(os.environ.get("TEST_ASLEEP_S", "20"))  # 600 for the bar
+ASLEEP_S = float(os.environ.get("TEST_ASLEEP_S", "10"))  # 600 for the bar
 ACCOUNT = "heads"
 
 
@@ -43,9 +43,12 @@ class Laptop(Desk):
             self.options += ["--kubernetes", option]
 
     def train(self, directory: Path, source: str, *arguments: str) -> Run:
-        (directory / "cell.py").write_text(source)
+        flag = self.pods / "full-speed"
+        (directory / "cell.py").write_text(pausing(source, flag) if "PAUSE_S" in source else source)
         told = self("submit", str(directory / "cell.py"), *self.options, *arguments, "--json").stdout
-        return Run(self.store, json.loads(told)["id"])
+        run = Run(self.store, json.loads(told)["id"])
+        run.flag = flag
+        return run
 
     def of_head(self, run: Run) -> Path:
         """The job's directory as its head sees it."""
@@ -107,8 +110,7 @@ def test_whatever_is_cut_or_lost_the_journal_and_the_bits_are_the_same(
     victim = run.view["members"][1]
     (pod,) = pods_of(kubernetes, run, victim["node"])
     kubernetes.kubectl("delete", "pod", pod, "-n", TEAM, "--wait=false")
-    gate.let(run.view["step"] + 3)
-    run.until(lambda: victim["member"] not in [one["member"] for one in run.view["members"]], START_S)
+    gate.steps_until(run, lambda: not is_member(run, victim["member"]), START_S)
     gate.until_whole(run, 2, START_S)
 
     with kubernetes.without(API):
@@ -122,6 +124,7 @@ def test_whatever_is_cut_or_lost_the_journal_and_the_bits_are_the_same(
     laptop("scale", run.job_id, "2")
     run.until_step(before + 2, START_S)
 
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)

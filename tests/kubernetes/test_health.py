@@ -53,7 +53,7 @@ def setup(kubernetes: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
                 unmark(api, node)
     for name in (SETUP, NAMESPACE):
         kubernetes.until(
-            lambda name=name: kubernetes.kubectl("get", "namespace", name, check=False).returncode != 0,  # type: ignore[misc]
+            lambda name=name: not kubernetes.find("namespace", name),  # type: ignore[misc]
             f"{name} is gone",
         )
 
@@ -135,6 +135,7 @@ def test_a_job_leaves_a_faulty_node_with_the_reason_and_comes_back(
     bed.until(lambda: taints(bed, victim) == [], "the taint goes with the cordon")
     bed.until(lambda: label(bed, victim) == "Schedulable" and told(bed, victim)["status"] == "True", "it is sound")
     gate.until_whole(run, 2, START_S)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)

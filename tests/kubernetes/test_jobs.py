@@ -41,6 +41,10 @@ def jobs_of(bed: Testbed, run: Run) -> list[str]:
     return [item["metadata"]["name"] for item in found["items"]]
 
 
+def is_member(run: Run, member: str) -> bool:
+    return member in [one["member"] for one in run.view["members"]]
+
+
 def pods_of(bed: Testbed, run: Run, node: str) -> list[str]:
     """The names of a job's pods on a node."""
     found = bed.get("pods", "-n", TEAM, "-l", f"jupyter-hyperpod/job={run.job_id}")
@@ -74,15 +78,14 @@ def test_whatever_happens_to_pods_and_nodes_the_trajectory_stays(
 
     def until_gone(member: str) -> None:
         """It is gone, and the others have taken a step without it."""
-        run.until(lambda: member not in [one["member"] for one in run.view["members"]], START_S)
+        run.until(lambda: not is_member(run, member), START_S)
         gate.let(step := run.view["step"] + 1)
         run.until_step(step, START_S)
 
-    gate.let(run.view["step"] + 2)
     victim = run.view["members"][1]
     (pod,) = pods_of(kubernetes, run, victim["node"])
     kubernetes.kubectl("delete", "pod", pod, "-n", TEAM, "--wait=false")
-    gate.let(run.view["step"] + 1)
+    gate.steps_until(run, lambda: not is_member(run, victim["member"]), START_S)  # it leaves at the end of a step
     until_gone(victim["member"])
     gate.until_whole(run, 2, START_S)
 
@@ -102,6 +105,7 @@ def test_whatever_happens_to_pods_and_nodes_the_trajectory_stays(
     kubernetes.power_on(victim["node"])
     gate.until_whole(run, 2, START_S)
 
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
@@ -126,6 +130,7 @@ def test_an_urgent_job_takes_a_node_which_is_left_between_steps(
         run.until_step(step, START_S)
     urgent.finish(timeout_s=START_S)
     gate.until_whole(run, 2, START_S)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
@@ -150,6 +155,7 @@ def test_a_secret_and_hostile_words_stay_where_they_belong(kubernetes: Testbed, 
     run.until_world(1, START_S)
     shown = kubernetes.kubectl("get", "jobs,pods,configmaps", "-n", TEAM, "-o", "json").stdout
     assert run.job_id in shown and token not in shown and "touch" not in shown
+    run.full_speed()
     run.finish(timeout_s=START_S)
     assert f"{nasty!r} {len(token)}" in "".join(run.text().values())
     assert not mark.exists()

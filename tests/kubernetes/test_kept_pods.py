@@ -94,7 +94,7 @@ def until_kept(bed: Testbed, count: int, times: int = 1) -> dict[str, str]:
     bed.until(lambda: len(kept(bed)) == count, f"{count} pods are kept")
     there = kept(bed)
     for pod in there.values():
-        ready = lambda pod=pod: bed.kubectl("logs", pod, "-n", TEAM).stdout.count(READY) >= times  # noqa: E731
+        ready = lambda pod=pod: bed.log(pod).count(READY) >= times  # noqa: E731
         bed.until(ready, f"{pod} is ready for the next job")
     return there
 
@@ -140,6 +140,8 @@ def test_a_training_in_kept_pods_is_the_same_and_loses_one_as_any_other(
     names = {one["metadata"]["labels"]["job-name"] for one in pods_in(kubernetes)}
     assert names == there.keys()
     run.kill_node(1)
+    run.until_made_good(1, 2, START_S)
+    run.full_speed()
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert "node lost" in [incident["cause"] for incident in run.view["incidents"]], run.story()
@@ -166,7 +168,11 @@ def test_a_kept_pod_ends_by_itself_though_nobody_is_there(kubernetes: Testbed, j
     kubernetes.until(lambda: kept(kubernetes) == {}, "no pod is kept any more", 60)
     phases = {pod["status"]["phase"] for pod in pods_in(kubernetes)}
     assert phases <= {"Succeeded"}, phases
-    kubernetes.until(lambda: pods_in(kubernetes) == [], "what is left of it is gone", LEFT_S + 30)
+    (left,) = kubernetes.get("jobs", "-n", TEAM)["items"]
+    assert left["spec"]["ttlSecondsAfterFinished"] == LEFT_S
+    soon = json.dumps({"spec": {"ttlSecondsAfterFinished": 1}})
+    kubernetes.kubectl("patch", "job", left["metadata"]["name"], "-n", TEAM, "--type=merge", "-p", soon)
+    kubernetes.until(lambda: pods_in(kubernetes) == [], "what is left of it is gone")
 
 
 # Two jobs that a kept pod can be given to: what runs in it says which.

@@ -62,6 +62,7 @@ def test_of_two_jobs_that_wait_for_each_other_the_older_begins(
     leaves = f"leaves 1 node to {older.job_id}, which can begin then; this job has 1 of the 2 nodes that it needs"
     younger.until(lambda: any(event.data["reason"] == leaves for event in younger.of_kind("decision.made")), START_S)
     for run in (older, younger):
+        run.full_speed()
         run.finish(timeout_s=START_S)
         run.same_as(reference)
         assert not run.view["incidents"] and not run.of_kind("warning.raised"), run.story()

@@ -12,6 +12,7 @@ import pytest
 from jupyter_hyperpod.backends.kubernetes.workloads.workload import OPERATED
 from tests.backends.kubernetes.stand_in_operator import DEFINITION
 from tests.kubernetes.conftest import Desk, Submit
+from tests.kubernetes.test_jobs import is_member
 from tests.runtime.conftest import Run
 from tests.slurm.conftest import Gated
 from tests.support.kubernetes import CONTROLLER, TEAM, USER, Testbed
@@ -76,7 +77,6 @@ def test_the_operator_makes_the_pods_and_the_trajectory_stays(
     run = job(*options, source=gate.source, pause_s=0.05)
     gate.until_whole(run, 2, START_S)
     assert len(objects_of(operator, run)) == 2 and not objects_of(operator, run, "jobs")
-    gate.let(run.view["step"] + 2)
     victim = run.view["members"][1]
     (pod,) = [
         item["metadata"]["name"]
@@ -84,13 +84,12 @@ def test_the_operator_makes_the_pods_and_the_trajectory_stays(
         if item["spec"].get("nodeName") == victim["node"]
     ]
     operator.kubectl("delete", "pod", pod, "-n", TEAM, "--wait=false")
-    run.until(lambda: victim["member"] not in [one["member"] for one in run.view["members"]], START_S)
-    gate.let(step := run.view["step"] + 1)
-    run.until_step(step, START_S)
+    gate.steps_until(run, lambda: not is_member(run, victim["member"]), START_S)
     gate.until_whole(run, 2, START_S)
     desk("fault", "kill", "--job", run.job_id, "--rank", "1")
     gate.let(run.view["step"] + 2)
     gate.until_whole(run, 2, START_S)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)

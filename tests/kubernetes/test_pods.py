@@ -20,7 +20,7 @@ from jupyter_hyperpod.backends.types import BASE
 from tests.backends.kubernetes.test_manifests import OPTIONS, PLACED, PLAN
 from tests.kubernetes.conftest import TREE, Submit
 from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, laptop
-from tests.kubernetes.test_jobs import jobs_of, pods_of
+from tests.kubernetes.test_jobs import is_member, jobs_of, pods_of
 from tests.runtime.conftest import Run
 from tests.slurm.conftest import Gated
 from tests.support.kubernetes import IMAGE, TEAM, USER, Testbed
@@ -75,6 +75,7 @@ def restricted(laptop: Laptop, kubernetes: Testbed) -> Iterator[Laptop]:
     made = claimed("team", volume, "ReadWriteMany")
     made += claimed("tree", TREE, "ReadOnlyMany") + claimed("python", Path(sys.prefix), "ReadOnlyMany")
     kubernetes.kubectl("apply", "-f", "-", text=made)
+    kubernetes.until(lambda: phases(kubernetes) == {"Bound"}, "the claims have their volumes")
     claims = f"team/me:{laptop.pods},team/data:/data:ro,tree:{TREE}:ro,python:{sys.prefix}:ro"
     laptop.options = ["--backend", "kubernetes", "--spares", "0"]
     for option in (
@@ -91,6 +92,11 @@ def restricted(laptop: Laptop, kubernetes: Testbed) -> Iterator[Laptop]:
         laptop.options += ["--kubernetes", option]
     yield laptop
     kubernetes.kubectl("delete", "--wait=false", "-f", "-", text=made)
+
+
+def phases(bed: Testbed) -> set[str]:
+    """Of the team's claims."""
+    return {one["status"]["phase"] for one in bed.get("persistentvolumeclaims", "-n", TEAM)["items"]}
 
 
 def pods(bed: Testbed) -> list[dict[str, Any]]:
@@ -111,9 +117,9 @@ def test_a_job_trains_in_pods_that_a_restricted_namespace_admits(
     victim = run.view["members"][1]
     (pod,) = pods_of(kubernetes, run, victim["node"])
     kubernetes.kubectl("delete", "pod", pod, "-n", TEAM, "--wait=false")
-    gate.let(run.view["step"] + 3)
-    run.until(lambda: victim["member"] not in [one["member"] for one in run.view["members"]], START_S)
+    gate.steps_until(run, lambda: not is_member(run, victim["member"]), START_S)
     gate.until_whole(run, 2, START_S)
+    run.full_speed()
     gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)

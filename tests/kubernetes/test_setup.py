@@ -32,7 +32,7 @@ def network(kubernetes: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Te
 
 def gone(bed: Testbed, namespace: str) -> None:
     assert main(["setup", "remove", "--namespace", namespace, "--json"]) == 0
-    bed.until(lambda: bed.kubectl("get", "namespace", namespace, check=False).returncode != 0, f"{namespace} is gone")
+    bed.until(lambda: not bed.find("namespace", namespace), f"{namespace} is gone")
 
 
 def state(bed: Testbed) -> dict[str, str]:

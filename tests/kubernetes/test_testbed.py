@@ -67,7 +67,7 @@ def pod(name: str, program: str, **spec: object) -> str:
 
 def phase(bed: Testbed, name: str) -> str:
     """The phase of a pod of the team, "" where there is none."""
-    return bed.kubectl("get", "pod", name, "-n", TEAM, "-o", "jsonpath={.status.phase}", check=False).stdout
+    return str(bed.find("pod", name, "-n", TEAM).get("status", {}).get("phase", ""))
 
 
 def start(bed: Testbed, name: str, program: str, node: str = "", until: str = "Running") -> None:
@@ -172,13 +172,6 @@ def test_a_user_is_refused_outside_the_team(kubernetes: Testbed) -> None:
     assert asked.stdout == "401\n", "who has no token learns nothing"
 
 
-def test_hollow_nodes_appear_and_run_pods_that_do_nothing() -> None:
-    with Testbed(1) as bed:
-        added = bed.add_hollow(3)
-        assert bed.ready() == {"n1": "True", **dict.fromkeys(added, "True")}
-        start(bed, "hollow", WAIT, added[1])
-
-
 def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing() == ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -201,7 +194,7 @@ def test_a_build_that_was_killed_leaves_only_what_the_next_one_removes(
     assert [path.name for path in build.cache().iterdir()] == ["lock"]
 
 
-def test_it_leaves_nothing(eventually: Callable[..., None]) -> None:
+def test_hollow_nodes_appear_and_run_pods_that_do_nothing_and_nothing_is_left(eventually: Callable[..., None]) -> None:
     mark = ("TEST_TRACES_MARK", f"bed-{os.getpid()}")
     before = Traces.now(mark)
     with Testbed(1, dict([mark])) as bed:
@@ -211,6 +204,9 @@ def test_it_leaves_nothing(eventually: Callable[..., None]) -> None:
         assert all(word in seen for word in ("kube-apiserver", "kubelet", "time.sleep", "control group", "file")), seen
         networks = during.networks - before.networks
         assert len(networks) == 3, "the controller's, the node's and the pod's"
+        added = bed.add_hollow(3)
+        assert bed.ready() == {"n1": "True", **dict.fromkeys(added, "True")}
+        start(bed, "hollow", WAIT, added[1])
     eventually(lambda: not Traces.now(mark).since(before), 15, f"left: {Traces.now(mark).since(before)}")
     assert not still_used(networks)
 

@@ -63,6 +63,7 @@ class Gated:
     def steps_until(self, run: Run, condition: Callable[[], bool], timeout_s: float) -> None:
         """Let it take a step every two seconds, eight at most, until a condition holds that needs the end of a step."""
         for _ in range(8):
+            run.read()
             self.let(run.view["step"] + 1)
             due_s = time.monotonic() + 2.0
             run.until(lambda due_s=due_s: condition() or time.monotonic() > due_s, timeout_s)  # type: ignore[misc]
