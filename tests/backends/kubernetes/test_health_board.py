@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from jupyter_hyperpod.backends.kubernetes import parse
+from jupyter_hyperpod.backends.kubernetes.client import Api, ApiError
 from jupyter_hyperpod.backends.kubernetes.health.health_board import (
     CONDITION,
     TAINT,
@@ -16,6 +17,7 @@ from jupyter_hyperpod.backends.kubernetes.health.health_board import (
     is_returned,
     label_value,
     marks,
+    unmark,
 )
 from jupyter_hyperpod.core.health import DETAILS, REASONS, STATUS, TYPES, HealthRecord, failed, passed
 
@@ -130,3 +132,27 @@ def test_a_condition_tells_since_when() -> None:
 )
 def test_names_fit_into_a_label(text: str, label: str) -> None:
     assert label_value(text) == label
+
+
+class Busy:
+    """An API server on which somebody else writes to the node between each of ``conflicts`` readings and writings."""
+
+    def __init__(self, conflicts: int) -> None:
+        self.conflicts, self.taken = conflicts, list[str]()
+
+    def get(self, path: str) -> dict[str, Any]:
+        return node()
+
+    def patch(self, path: str, body: dict[str, Any], kind: str = "merge") -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise ApiError(409, "Conflict", "the object has been modified")
+        self.taken.append(path)
+
+
+def test_a_node_is_unmarked_though_its_kubelet_writes_at_the_same_moment() -> None:
+    busy = Busy(2)
+    unmark(cast("Api", busy), "n1")
+    assert busy.taken == ["/api/v1/nodes/n1", "/api/v1/nodes/n1/status"]
+    with pytest.raises(ApiError, match="modified"):
+        unmark(cast("Api", Busy(100)), "n1")

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from ....core.health import (
@@ -25,13 +26,14 @@ from ....core.health import (
     HealthRecord,
 )
 from .. import parse
-from ..client import Api
+from ..client import Api, ApiError
 from ..runner import NODES, connect
 
 CONDITION = "HyperpodNodeHealthy"
 TAINT = {"key": STATUS, "value": UNSCHEDULABLE, "effect": "NoSchedule"}
 OWN_REASON = "health: "  # how the reason at a node begins that its agent has cordoned
 REASON_MOST, LABEL_MOST = 160, 63
+UNMARK_TRIES = 5
 LISTS = (TYPES, REASONS)
 STATUSES = (SCHEDULABLE, UNSCHEDULABLE, PENDING_REBOOT, PENDING_REPLACEMENT)
 TYPE = "node.kubernetes.io/instance-type"
@@ -112,10 +114,16 @@ def _is_stronger(status: str, wanted: str, before: HealthRecord | None) -> bool:
 def unmark(api: Api, name: str) -> None:
     """Take away what an agent has shown at a node that is in service. Raises ClusterError."""
     path = f"{NODES}/{name}"
-    node = api.get(path)
     notes = dict.fromkeys((parse.AGENT, DETAILS))
     about = {"labels": dict.fromkeys((STATUS, DEEP, *LISTS)), "annotations": notes}
-    api.patch(path, {"metadata": {**about, "resourceVersion": node["metadata"]["resourceVersion"]}})
+    for tries_left in reversed(range(UNMARK_TRIES)):
+        version = api.get(path)["metadata"]["resourceVersion"]
+        try:
+            api.patch(path, {"metadata": {**about, "resourceVersion": version}})
+            break
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT or not tries_left:  # its kubelet writes, too
+                raise
     gone = {"$patch": "delete", "type": CONDITION}
     api.patch(f"{path}/status", {"status": {"conditions": [gone]}}, "strategic")
 
