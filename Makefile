@@ -223,7 +223,7 @@ KUBERNETES_TESTS := tests/kubernetes tests/backends/test_contract.py
 # Three testbeds beside each other are what two cores can bear.
 KUBERNETES_LANES := "$(KUBERNETES)bench.py $(KUBERNETES)jobs.py $(KUBERNETES)head.py" \
 	"$(KUBERNETES)kept_pods.py $(KUBERNETES)health.py $(KUBERNETES)api.py $(KUBERNETES)making_room.py \
-	$(KUBERNETES)setup.py $(KUBERNETES)operator.py"
+	$(KUBERNETES)setup.py $(KUBERNETES)operator.py $(KUBERNETES)deployments.py"
 # What none of the lanes names, of all tests or of those below the second argument.
 others = "$(2) $(addprefix --ignore=,$(subst ",,$(1)))"
 

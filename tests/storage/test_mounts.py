@@ -157,3 +157,11 @@ def test_what_is_on_a_pod_s_own_disk(path: str, own: bool, store: Store, monkeyp
     assert goes_with_pod(Path(path)) is own
     monkeypatch.delenv("HYPERPOD_JOB_DIR")
     assert not goes_with_pod(Path(path))
+
+
+def test_a_mount_that_nodes_cannot_have_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = table.for_job([FSX]) | table.unreachable("shared", "the pods share no directory")
+    monkeypatch.setenv("HYPERPOD_MOUNTS", json.dumps(given))
+    assert resolve_url("fsx://x", known_mounts()) == "/fsx/x" == resolve_url("shared://fsx/x", known_mounts())
+    with pytest.raises(SpecError, match="the pods share no directory"):
+        resolve_url("shared://x", known_mounts())
