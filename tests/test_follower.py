@@ -193,3 +193,16 @@ def test_what_is_refused_for_long_ends_the_job(
     following.join(60)
     view = jobs.job_view(store, job.id)
     assert (view["state"], view["reason"]) == ("failed", "you may not create jobs")
+
+
+def test_a_head_that_begins_in_vain_again_and_again_ends_the_job_with_the_reason(
+    store: Store, job: JobStore, way: BadWay, following: threading.Thread, eventually: Wait
+) -> None:
+    way.found = HeadState(HeadPhase.WAITING, "Failed: no such file: /opt/venv/bin/python", 2)
+    following.start()
+    eventually(lambda: "no such file" in jobs.job_view(store, job.id)["reason"])
+    way.found = HeadState(HeadPhase.WAITING, "Failed: no such file: /opt/venv/bin/python", 3)
+    following.join(60)
+    view = jobs.job_view(store, job.id)
+    assert view["state"] == "failed" and view["reason"].startswith("the head of the job cannot start, after 3 tries. ")
+    assert "no such file" in view["reason"] and way.removed

@@ -117,10 +117,11 @@ class HeadPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeadState:
-    """The head of a job that runs elsewhere; ``reason`` in the backend's words."""
+    """The head of a job that runs elsewhere; ``reason`` in the backend's words. ``failed``: how often it has failed."""
 
     phase: HeadPhase
     reason: str = ""
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

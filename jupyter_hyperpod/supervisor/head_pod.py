@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable
@@ -72,6 +73,8 @@ class HeadPod:
         until_s = time.monotonic() + KEPT_S
         while not (self._job / FETCHED).exists() and time.monotonic() < until_s:
             time.sleep(LOOK_S)
+        if courier is not None and (self._job / FETCHED).exists():
+            shutil.rmtree(self._store.root, ignore_errors=True)  # it was the head's alone, and nothing else is in it
         return 0
 
     def _courier(self, before: Courier | None) -> Courier | None:

@@ -33,7 +33,8 @@ def needs_of(options: Mapping[str, str], namespace: str, nodes: int) -> JobNeeds
         pairs(options.get("resources", "")),
         options.get("priority-class", ""),
         options.get("elastic-priority-class", ""),
-        tuple(dict.fromkeys(filter(None, [*(one.claim for one in shared), options.get(HEAD_CLAIM, "")]))),
+        tuple(dict.fromkeys(one.claim for one in shared if one.claim)),
+        options.get(HEAD_CLAIM, ""),
         options.get("queue", ""),
         operator=has_operator(options),
         head=has_remote_head(options),
@@ -83,7 +84,11 @@ def inquire(api: Api, wanted: JobNeeds, nodes: bool = False, rights: Sequence[Ri
         quotas=_items(api, f"/api/v1/{space}/resourcequotas"),
         limits=_items(api, f"/api/v1/{space}/limitranges"),
         priority_classes={name: _object(api, f"{CLASSES}/{name}") for name in sorted(classes)},
-        claims={name: _object(api, f"/api/v1/{space}/persistentvolumeclaims/{name}") for name in wanted.claims},
+        claims={
+            name: _object(api, f"/api/v1/{space}/persistentvolumeclaims/{name}")
+            for name in (*wanted.claims, wanted.head_claim)
+            if name
+        },
         queue=queue,
         groups=groups,
         nodes=_items(api, "/api/v1/nodes") if nodes else None,

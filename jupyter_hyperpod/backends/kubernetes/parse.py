@@ -130,17 +130,23 @@ def job_state(job: Object, pod: Object | None, stuck: Mapping[str, str] = NOTHIN
         if is_suspended(job):
             return SUSPENDED, f"the {kind} is suspended until its queue admits it"
         again = ", and Kubernetes makes another" if kind == JOB_OBJECT.kind else ""
-        told = f"its pod is being deleted{again}" if pod else _before_pod(job)
+        told = f"its pod is being deleted{again}" if pod else _before_pod(job, stuck.get(about.get("name", ""), ""))
         return (REPLACING if pod else PENDING), told
     state, reason = _pod_state(pod)
     return state, stuck.get(_about(pod).get("name", ""), reason) if _in_creation(state, reason) else reason
 
 
-def _before_pod(job: Object) -> str:
-    """Why there is no pod, as far as what makes it says."""
+def without_pods(makers: Sequence[Object], pods: Sequence[Object]) -> list[Object]:
+    """Objects that are to have a pod by now, and have none."""
+    have = {_about(pod).get("labels", {}).get(JOB_NAME) for pod in pods}
+    return [one for one in makers if _about(one).get("name") not in have and not is_over(one) and not is_suspended(one)]
+
+
+def _before_pod(job: Object, events: str) -> str:
+    """Why there is no pod, as far as what makes it says, or the ``events`` about that."""
     told = [one for one in job.get("status", {}).get("conditions") or () if one.get("status") == "True"]
     said = str(told[-1].get("message") or "") if told else ""
-    return f"it has no pod yet{f': {said}' if said else ''}"
+    return f"it has no pod yet{f': {said or events}' if said or events else ''}"
 
 
 def _goes_on(pod: Object) -> bool:

@@ -315,7 +315,7 @@ class KubernetesRunner(PolledRunner):
         self._bell.hang(api, manifests.SELECTOR, {jobs_path: jobs_version, pods_path: pods_version})
         self._kept.seen(jobs, pods)
         self._make_room(api, jobs, pods)
-        found = parse.elements(jobs, pods, self._stuck.told(api, pods))
+        found = parse.elements(jobs, pods, self._stuck.told(api, pods, jobs))
         for job_id, job in list(self._mine.items()):
             if over := job.over:
                 found[job_id] = [one for one in found.get(job_id, ()) if one.name not in over] + list(over.values())

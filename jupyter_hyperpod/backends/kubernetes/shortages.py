@@ -48,6 +48,7 @@ class JobNeeds:
     priority_class: str = ""
     elastic_priority_class: str = ""
     claims: tuple[str, ...] = ()
+    head_claim: str = ""  # which the head alone uses
     queue: str = ""
     operator: bool = False  # HyperPod's training operator makes its pods
     head: bool = False  # its head is a pod, too
@@ -278,7 +279,7 @@ def _classes(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
 
 
 def _claims(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
-    for name in wanted.claims:
+    for name in filter(None, dict.fromkeys((*wanted.claims, wanted.head_claim))):
         claim = facts.claims.get(name)
         if claim is None:
             continue
@@ -288,7 +289,7 @@ def _claims(wanted: JobNeeds, facts: ClusterFacts) -> Iterator[Shortage]:
             yield Shortage(f"claim {name}", f"there is no volume claim {name} {where}", "see `kubectl get pvc`")
         elif phase == "Lost":
             yield Shortage(f"claim {name}", f"the volume of the claim {name} is lost", "ask who runs the cluster")
-        elif wanted.nodes > 1 and not set(modes) & set(MANY):
+        elif name in wanted.claims and wanted.nodes > 1 and not set(modes) & set(MANY):
             said = f"the claim {name} can be used by one node at a time ({few(modes)}), and the job has {wanted.nodes}"
             yield Shortage(f"claim {name}", said, "use a claim with ReadWriteMany, on a file system that nodes share")
 

@@ -43,6 +43,7 @@ SILENT_S, RUN_S = 15.0, 60.0
 LOOK_S, PAUSE_S, LONGEST_PAUSE_S = 0.2, 0.5, 10.0
 STOP_ANYWAY_S = 60.0
 GONE_S = 5.0
+VAIN_STARTS = 3  # of a head that has never had the job: its image or its Python is another one
 REFUSED_S = 10.0  # a server that has just begun refuses what it allows a moment later
 AWAY_S = 20.0  # a shorter absence of the cluster is not worth a sentence
 
@@ -126,6 +127,9 @@ class HeadFollower:
         elif state.phase is HeadPhase.FAILED:
             self._head.remove()
             self._end("failed", f"the head of the job has ended before the job had: {state.reason}")
+        elif not self._arrived and state.failed >= VAIN_STARTS:
+            self._head.remove()
+            self._end("failed", f"the head of the job cannot start, after {state.failed} tries. {state.reason}")
         elif not self._arrived:
             self._say(f"the head of the job starts: {state.reason}" if state.reason else "the head of the job starts")
         else:

@@ -47,7 +47,7 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> 
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module  # as multiprocessing has it, imported or not
     sys.argv = [filename, *spec.arguments]
     if spec.script:
-        _see_folder(os.path.dirname(filename))
+        _see_folder(os.path.dirname(filename), bool(spec.include))
     else:
         module.__dict__["display"] = display
     generators.note()
@@ -70,13 +70,13 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> 
     return DONE
 
 
-def _see_folder(folder: str) -> None:
+def _see_folder(folder: str, includes: bool) -> None:
     """Let modules beside a file be imported, as ``python FILE`` does."""
     if Path(folder).is_dir():
         sys.path.insert(0, folder)
-    else:
-        text = f"the folder {folder} is not on this node: modules beside the file cannot be imported here"
-        print(text, file=sys.stderr, flush=True)
+    elif not includes:
+        text = f"the folder {folder} is not on this node: to import modules beside the file, submit with --include"
+        print(f"{text} {folder}", file=sys.stderr, flush=True)
 
 
 def _include(folders: Sequence[str]) -> None:

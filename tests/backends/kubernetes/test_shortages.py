@@ -199,6 +199,9 @@ def test_classes_claims_queues_and_namespaces_have_to_exist() -> None:
         assert words in sentence
     once = {"fsx": {"spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Bound"}}}
     assert told(replace(wanted, nodes=1), **{**have, "claims": once}) == [], "one node may"
+    heads = replace(wanted, claims=(), head_claim="fsx")
+    assert told(heads, **{**have, "claims": once}) == [], "the head is one pod"
+    assert "there is no volume claim fsx" in str(told(heads, **{**have, "claims": {"fsx": {}}}))
 
 
 def test_a_token_that_nothing_renews_is_named_before_it_ends() -> None:

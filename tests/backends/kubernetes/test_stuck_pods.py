@@ -101,6 +101,27 @@ def test_a_pod_that_is_created_for_long_is_asked_about_every_ten_seconds() -> No
     ]
 
 
+def test_why_there_is_no_pod_is_told_by_what_makes_it() -> None:
+    refused = event("00:02", "Warning", "FailedCreate", 'pods "x" is forbidden: service account heads was not found')
+    api, stuck = Events(refused), StuckPods(lambda: api.now_s)
+    maker, other, over = (
+        job(),
+        {**job(), "metadata": {"name": "with-pod"}},
+        {**job("Complete"), "metadata": {"name": "o"}},
+    )
+    made = {**pod("Running"), "metadata": {"name": "y", "labels": {"job-name": "with-pod"}}}
+
+    def told() -> dict[str, str]:
+        return stuck.told(cast("Api", api), [made], [maker, other, over])
+
+    assert told() == {}
+    api.now_s += 4
+    (said,) = told().values()
+    assert said == f"FailedCreate: {refused['message']}"
+    assert api.asked == [(104.0, f"involvedObject.kind=Job,involvedObject.name={maker['metadata']['name']}")]
+    assert parse.job_state(maker, None, told()) == (parse.PENDING, f"it has no pod yet: {said}")
+
+
 def test_what_is_done_for_a_pod_is_said_where_it_lasts() -> None:
     assert looked(Events(PLACED, PULLING), [CREATING], 35) == [(20.0, f"Pulling: {PULLING['message']}")]
 

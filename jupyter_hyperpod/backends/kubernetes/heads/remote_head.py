@@ -52,13 +52,14 @@ class KubernetesHead:
         if job is None:
             return HeadState(HeadPhase.ABSENT, "its Job is gone")
         pods = self._own_pods()
-        state, reason = parse.job_state(job, parse.current(pods), self._stuck.told(self._api, pods))
+        state, reason = parse.job_state(job, parse.current(pods), self._stuck.told(self._api, pods, [job]))
         if state == parse.RUNNING:
             return HeadState(HeadPhase.RUNNING)
         phase = HeadPhase.WAITING
         if parse.is_over(job):
             phase = HeadPhase.ENDED if state == parse.SUCCEEDED else HeadPhase.FAILED
-        return HeadState(phase, f"{state}: {reason}" if reason else state)
+        failed = int((job.get("status") or {}).get("failed") or 0)
+        return HeadState(phase, f"{state}: {reason}" if reason else state, failed)
 
     def run(self, arguments: Sequence[str], data: bytes, limit_s: float) -> bytes:
         command = [*self._program, arguments[0], *self._aim, *arguments[1:]]

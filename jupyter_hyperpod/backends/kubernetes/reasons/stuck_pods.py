@@ -1,4 +1,5 @@
-"""Why a pod that has its node does not start: what its newest events say, asked for seldom and only of such pods."""
+"""Why a pod that has its node does not start, or why there is none: what the newest events say, of the pod or of what
+makes it. They are asked for seldom, and only of such objects."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from typing import Any
 from ....core.errors import ClusterError
 from .. import parse
 from ..client import Api, ApiError
+from ..workloads.workload import JOB
 
 Object = Mapping[str, Any]
 EARLY_S, SLOW_S = 10.0, 20.0  # a pod that is created for so long is asked about; is slow, whatever is done for it
+PODLESS_S = 3.0  # so long there may be no pod
 EACH_S = 10.0  # the events of one pod are read so seldom
 MOST = 8  # pods in one look
 FORBIDDEN, FORBIDDEN_S = 403, 300.0  # who may not read events is not refused every few seconds
@@ -24,9 +27,10 @@ EVENTS_MOST = "100"
 
 @dataclass
 class _Stuck:
-    """A pod that is being created; times on the monotonic clock."""
+    """A pod that is being created, or a maker without a pod; times on the monotonic clock."""
 
     since_s: float
+    kind: str = "Pod"
     asked_s: float = -math.inf
     said: str = ""
 
@@ -39,16 +43,20 @@ class StuckPods:
         self._known: dict[str, _Stuck] = {}
         self._again_s = -math.inf
 
-    def told(self, api: Api, pods: Sequence[Object]) -> dict[str, str]:
-        """Why pods do not start, by their names, as far as that can be read."""
+    def told(self, api: Api, pods: Sequence[Object], makers: Sequence[Object] = ()) -> dict[str, str]:
+        """Why pods do not start, by their names, and why there are none, by those of their ``makers``, as far as that
+        can be read."""
         now_s = self._clock()
-        names = [pod["metadata"]["name"] for pod in pods if parse.is_creating(pod)]
-        self._known = {name: self._known.get(name) or _Stuck(now_s) for name in names}
+        names = {pod["metadata"]["name"]: "Pod" for pod in pods if parse.is_creating(pod)}
+        names |= {
+            maker["metadata"]["name"]: maker.get("kind") or JOB.kind for maker in parse.without_pods(makers, pods)
+        }
+        self._known = {name: self._known.get(name) or _Stuck(now_s, kind) for name, kind in names.items()}
         for name in self._due(now_s):
             stuck = self._known[name]
             stuck.asked_s = now_s
             try:
-                stuck.said = self._ask(api, name, now_s - stuck.since_s)
+                stuck.said = self._ask(api, name, stuck, now_s)
             except ClusterError as error:  # then what was said before is still the newest
                 is_forbidden = isinstance(error, ApiError) and error.status == FORBIDDEN
                 self._again_s = self._clock() + (FORBIDDEN_S if is_forbidden else EACH_S)
@@ -61,14 +69,15 @@ class StuckPods:
         due = [
             name
             for name, stuck in self._known.items()
-            if now_s - stuck.since_s >= EARLY_S and now_s - stuck.asked_s >= EACH_S
+            if now_s - stuck.since_s >= (EARLY_S if stuck.kind == "Pod" else PODLESS_S)
+            and now_s - stuck.asked_s >= EACH_S
         ]
         return sorted(due, key=lambda name: self._known[name].asked_s)[:MOST]
 
-    def _ask(self, api: Api, pod: str, created_s: float) -> str:
-        chosen = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}", "limit": EVENTS_MOST}
+    def _ask(self, api: Api, name: str, stuck: _Stuck, now_s: float) -> str:
+        chosen = {"fieldSelector": f"involvedObject.kind={stuck.kind},involvedObject.name={name}", "limit": EVENTS_MOST}
         found = api.get(f"/api/v1/namespaces/{api.namespace}/events", chosen)
-        return why(found.get("items") or (), slow=created_s >= SLOW_S)
+        return why(found.get("items") or (), slow=stuck.kind == "Pod" and now_s - stuck.since_s >= SLOW_S)
 
 
 def why(events: Sequence[Object], slow: bool) -> str:
