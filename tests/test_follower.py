@@ -16,6 +16,7 @@ import pytest
 
 from jupyter_hyperpod.backends.kubernetes.backend import KubernetesBackend
 from jupyter_hyperpod.backends.types import HeadPhase, HeadState
+from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import housekeeping, jobs
 from jupyter_hyperpod.control.remote import followed, follower
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, HyperpodError
@@ -206,3 +207,21 @@ def test_a_head_that_begins_in_vain_again_and_again_ends_the_job_with_the_reason
     view = jobs.job_view(store, job.id)
     assert view["state"] == "failed" and view["reason"].startswith("the head of the job cannot start, after 3 tries. ")
     assert "no such file" in view["reason"] and way.removed
+
+
+def test_looking_at_a_job_that_nothing_follows_has_it_followed_again(
+    store: Store, job: JobStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(followed, "ensure", lambda _, one: asked.append(one.id))
+    local = store.create_job(JobSpec("here", store.put_cell("1")))
+    for one in (job, local):
+        with event_writer(one.events, "control") as journal:
+            journal.append("job.submitted", {"id": one.id, "spec": one.spec().to_json()})
+    for words in (["list"], ["describe", job.id]):
+        assert main(["--store", str(store.root), *words]) == 0
+        assert f"nothing was fetched of {job.id} lately" in capsys.readouterr().err
+    (job.path / followed.FETCHED).touch()
+    assert main(["--store", str(store.root), "list"]) == 0
+    assert "fetched" not in capsys.readouterr().err
+    assert asked == [job.id, job.id] and local.id not in asked

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from ..control import jobs, lookup, report, served, watch
 from ..control.engines import replica_logs
@@ -15,7 +16,7 @@ from ..control.runs import printed
 from ..control.sentences import event_sentence
 from ..control.verb_options import aimed_at, fault_aim, log_choice, log_filters, no_events, tail
 from ..core.events import TERMINAL_STATES, Event, to_json
-from ..core.units import code_lines, plural
+from ..core.units import code_lines, few, plural
 from ..core.views import View, summary
 from ..storage import room
 from ..storage.output.output_choice import OutputChoice
@@ -115,6 +116,7 @@ def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     if hidden := len(tagged) - len(views):
         lines.append(f"{plural(hidden, 'archived job')} not shown; `jupyter hyperpod list --archived` shows them")
     _say_full(store, every, terminal)
+    _say_fetched(store, shown, terminal)
     return terminal.answer(options, record, table.render(terminal.paint), *lines)
 
 
@@ -124,10 +126,20 @@ def _say_full(store: Store, views: list[View], terminal: Terminal) -> None:
         terminal.note(f"warning: {said}")
 
 
+def _say_fetched(store: Store, views: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """Say of which jobs, whose heads run elsewhere, nothing was fetched, and have that done again."""
+    from ..control.remote import followed
+
+    if resumed := followed.resume(store, views):
+        what = few(resumed)
+        terminal.note(f"note: nothing was fetched of {what} lately, so this may be old; it is fetched now, look again")
+
+
 def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     view = jobs.job_view(store, job_id)
     _say_full(store, [view], terminal)
+    _say_fetched(store, [view], terminal)
     words = report.describe_lines(
         view, terminal.paint, lookup.references(store, job_id), lookup.trial_line(store, view)
     )

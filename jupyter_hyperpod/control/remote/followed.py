@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ...backends import load
-from ...core.backend_options import has_remote_head
+from ...core.backend_options import HEAD, TABLES, has_remote_head
 from ...core.backends import DEFAULT_BACKEND
-from ...core.errors import ClusterError, Conflict, StoreError
+from ...core.errors import ClusterError, Conflict, HyperpodError, StoreError
+from ...core.events import TERMINAL_STATES
 from ...core.spec import JobSpec
 from ...storage.sharing import owner_elsewhere
 from ...storage.store import JobStore, Store
@@ -57,6 +60,19 @@ def keep(store: Store, jobs: Iterable[JobStore]) -> bool:
     for job in remote:
         ensure(store, job)
     return bool(remote)
+
+
+def resume(store: Store, views: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Have those jobs followed that have not ended as far as their views know, and that nothing follows; their ids."""
+    resumed = []
+    for view in views:
+        if view["state"] in TERMINAL_STATES or HEAD not in getattr(TABLES.get(view["backend"]), "checks", ()):
+            continue
+        with suppress(HyperpodError):
+            job = store.job(view["id"])
+            if not is_fetching(job) and not (job.path / FETCHED).exists() and keep(store, [job]):
+                resumed.append(job.id)
+    return resumed
 
 
 def ensure(store: Store, job: JobStore) -> None:
