@@ -47,11 +47,11 @@ class Books:
         self.slurm.fresh_s = time.monotonic()
         self.ledger.update(list(elements), self.now_s)
 
-    def joined(self, node: str) -> None:
-        self.journal.append("member.joined", {"member": f"{node}.7", "node": node, "pid": 7, "host": node})
+    def joined(self, node: str, pid: int = 7) -> None:
+        self.journal.append("member.joined", {"member": f"{node}.{pid}", "node": node, "pid": pid, "host": node})
 
-    def lost(self, node: str) -> None:
-        record = {"member": f"{node}.7", "node": node, "rank": 0, "cause": NODE_LOST, "detail": ""}
+    def lost(self, node: str, pid: int = 7) -> None:
+        record = {"member": f"{node}.{pid}", "node": node, "rank": 0, "cause": NODE_LOST, "detail": ""}
         self.journal.append("member.lost", record)
 
     def coordinate(self) -> None:
@@ -202,6 +202,17 @@ def test_a_node_that_was_lost_is_not_silent_and_one_that_began_later_is_not_lost
     books.read(element(0, "PENDING"), after_s=2)
     books.read(element(0, "RUNNING", "n1"), after_s=2)
     assert not books.ledger.lost(books.now_s)
+
+
+def test_a_member_whose_successor_has_joined_takes_no_node_along(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"))
+    books.joined("n1")
+    books.joined("n1", 8)
+    books.lost("n1")  # noticed late, as by a coordinator that has begun anew
+    assert not books.ledger.lost(books.now_s + 1)
+    books.lost("n1", 8)
+    assert books.ledger.lost(books.now_s + 1).keys() == {"1_0"}
 
 
 def test_what_was_told_to_end_has_not_failed_unless_it_began_once_more(books: Books) -> None:

@@ -74,15 +74,18 @@ class Courier:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        unknown_s = 0.0
         with ThreadPoolExecutor(AT_ONCE, "courier") as pool:
             while not self._closed.is_set():
                 try:
                     running = self._pods.running()
                     self._go(pool, running)
-                    waits = bool(running.keys() - self._has)
+                    waits, unknown_s = bool(running.keys() - self._has), 0.0
                 except Exception as error:  # an answer may be any; the next round may go well
-                    self._say("pods", f"the pods of {self._job.id} are not known: {error!r}")
-                    waits = True
+                    waits, unknown_s = True, unknown_s or time.monotonic()
+                    note(f"the pods of {self._job.id} are not known: {error!r}")
+                    if time.monotonic() - unknown_s >= SAID_AFTER_S:
+                        self._say("pods", f"nothing can be brought to pods that begin now: {error}")
                 if not self._closed.is_set():
                     self._pods.wait(AGAIN_S if waits else LOOK_S)
 
@@ -111,7 +114,6 @@ class Courier:
             self._has.add(pod)
 
     def _say(self, about: str, text: str) -> None:
-        note(text)
         if about not in self._said:
             self._said.add(about)
             self._journal.write("warning.raised", {"text": text})

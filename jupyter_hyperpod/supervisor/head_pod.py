@@ -81,6 +81,8 @@ class HeadPod:
         """What serves nodes that have stores of their own, where they have; ``before``, where that works."""
         if (before is not None and before.works) or (self._job / SETTLED).exists():
             return before
+        if before is not None:
+            before.close()
         try:
             return Courier.of(self._store, JobStore(self._job))
         except (HyperpodError, OSError) as error:

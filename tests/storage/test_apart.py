@@ -29,6 +29,7 @@ from jupyter_hyperpod.storage.journal import event_writer, follow_events
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.mirror.beginning import batches, first_frames
 from jupyter_hyperpod.storage.mirror.mirror_frames import Frame
+from jupyter_hyperpod.storage.mirror.target import MirrorTarget
 from jupyter_hyperpod.storage.output.output_cap import parts, rows
 from jupyter_hyperpod.storage.output.output_relay import OutputRelay, StepLabel
 from jupyter_hyperpod.storage.source_record import SourceRecord
@@ -452,3 +453,27 @@ def test_a_program_does_not_outlive_its_pod(places: Places, tmp_path: Path) -> N
     pod.kill()
     pod.wait()
     until(lambda: start_ticks(program) is None, "the program is gone")
+
+
+def test_a_full_disk_of_the_head_loses_nothing_and_is_named(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, full = places.bring("pod"), [True]
+    extend = MirrorTarget._extend
+
+    def refuse(target: MirrorTarget, path: Path, at: int, content: bytes) -> None:
+        if full[0] and path.suffix == ".jsonl":
+            raise StoreError(f"cannot write {path}: No space left on device")
+        extend(target, path, at, content)
+
+    monkeypatch.setattr(MirrorTarget, "_extend", refuse)
+    hand_in = HandIn(pod)
+    with event_writer(pod.events, "worker-n.1.2") as journal:
+        for number in range(3):
+            journal.append("warning.raised", {"text": str(number) * 400_000})
+        for _ in range(3):
+            with pytest.raises(StoreError, match="No space left"):
+                hand_in.bring()
+        assert "No space left" in settle(pod.path, 5.0)
+        full[0] = False
+        hand_in.bring()
+    assert same(places.job.path, pod.path, "events")
+    hand_in.close()

@@ -62,6 +62,8 @@ class HeadFollower:
         # since when the cluster says that no head runs, refuses, and has nothing where the head kept the job
         self._down_s = self._refused_s = self._gone_s = 0.0
         self._pause_s = PAUSE_S
+        self._undelivered: tuple[float, str] | None = None  # since when commands wait, and why
+        self._told_undelivered = False
         self._complete = False  # the job is over, and everything is here
         self._over = threading.Event()
 
@@ -204,6 +206,7 @@ class HeadFollower:
         try:
             for data in self._head.follow(["stream", "--size", str(len(known))], known, SILENT_S):
                 self._heard()
+                self._say_undelivered()
                 for frame in reader.feed(data):
                     if "end" in frame.head:
                         self._complete = True
@@ -217,7 +220,10 @@ class HeadFollower:
         while not done.wait(LOOK_S):
             try:
                 self._send_news()
+                self._undelivered = None
             except (ClusterError, ProtocolError, OSError) as error:
+                since_s = self._undelivered[0] if self._undelivered else time.monotonic()
+                self._undelivered = since_s, str(error)
                 note(f"commands wait: {error}")
                 done.wait(PAUSE_S)
 
@@ -259,6 +265,16 @@ class HeadFollower:
             self._told_away = True
             since = f"{now_s - self._away_s:.0f} s"
             text = f"nothing has been heard for {since} of the job, which goes on in its pods: {problem}"
+            self._journal.write("warning.raised", {"text": text})
+
+    def _say_undelivered(self) -> None:
+        """Say once that commands do not reach a head that is heard, such as one whose disk is full."""
+        waits = self._undelivered
+        if waits is None:
+            self._told_undelivered = False
+        elif time.monotonic() - waits[0] >= AWAY_S and not self._told_undelivered:
+            self._told_undelivered = True
+            text = f"what was asked of the job does not reach its head: {waits[1]}"
             self._journal.write("warning.raised", {"text": text})
 
     def _heard(self) -> None:

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 from ...core.errors import Fenced, NotFound, StoreError
 from ...policy import parity
 from ...storage import values
+from ...storage.apart.hand_in import settle
 from ...storage.environment import kernel_choices
 from ...storage.fingerprint import record as fingerprint
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
+from ...system.diagnostics import note
 from .. import cell_by_cell
 from ..comm.mesh import listen
 from ..connection import Channel
@@ -30,6 +33,7 @@ from . import adapters, cell, displays, pictures, spawned
 from .own_modules import record_own_modules
 from .replica import ReplicaRank
 
+SETTLES_S = 1.0
 OWN_FOLDER = "folder"  # in the job's, for what it writes where its working directory is gone
 GONE = (
     "the folder {folder}, from which the job was submitted, is gone: what the code reads or writes without a full path "
@@ -116,6 +120,16 @@ class Worker:
             stand_by()
             self.reporter.settle(stand_by)
 
+    def hand_in(self) -> None:
+        """Wait until the head of the job has every fact of this node, where its store is another one."""
+        said = ""
+        while problem := settle(self.context.job.path, SETTLES_S):
+            if problem != said:
+                said = problem
+                note(f"{self.member} waits to end: {problem}")
+            self.progress.touch("done", 0)
+            time.sleep(SETTLES_S)
+
 
 _current: Worker | None = None
 
@@ -180,6 +194,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         context.job.leave_values(context.job.path / values.PULLED)
     me.flush_journal()
     progress.touch("done", 0)
+    me.hand_in()
     if isinstance(outcome, facts.CellFailed):
         me.send(outcome)
     if outcome is not cell.DONE:

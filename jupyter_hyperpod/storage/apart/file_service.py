@@ -250,6 +250,8 @@ class _Pod:
         return Frame({"sizes": sizes})
 
     def _mirror(self, frame: Frame) -> None:
+        if self._refused is not None:
+            return  # what follows a piece that was refused is brought again with it
         try:
             if "gone" in frame.head:
                 self._remove(frame.head["gone"])

@@ -9,6 +9,7 @@ The head's courier brings the job into $HYPERPOD_JOB_DIR (`arrival`). FILE of ``
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from .hand_in import HandIn
 JOB_VARIABLE = "HYPERPOD_JOB_DIR"
 ARRIVES_S, LOOK_S = 1800.0, 0.02
 BRING_S, SOON_S = 0.2, 0.03  # between two looks at what is new; before the coordinator's address is known
-LAST_S = 10.0  # for what the program has written last
+LAST_S, LEAVES_S = 600.0, 3.0  # for what the program has written last; of that, where the pod is told to end
 KEPT_S = 60.0  # between two looks for segments that the head has
 
 
@@ -39,6 +40,7 @@ class PodStart:
         self._job, self._log, self._process, self._folder, self._words = job, log, process, folder, list(words)
         self._child: subprocess.Popen[bytes] | None = None
         self._said = ""
+        self._until_s = math.inf  # for what is left when the program has ended
 
     def run(self) -> int:
         """The exit status of the program; 1 where no job has come."""
@@ -60,8 +62,8 @@ class PodStart:
                 kept_s = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(BRING_S if (self._job / ENDPOINT_FILE).exists() else SOON_S)
-        until_s = time.monotonic() + LAST_S
-        while not self._ask(partial(hand_in.bring, ended=True)) and time.monotonic() < until_s:
+        self._until_s = min(self._until_s, time.monotonic() + LAST_S)
+        while not self._ask(partial(hand_in.bring, ended=True)) and time.monotonic() < self._until_s:
             time.sleep(BRING_S)
         hand_in.close()
         code = self._child.returncode
@@ -94,6 +96,8 @@ class PodStart:
     def _on_signal(self, number: int, _: object) -> None:
         if self._child is None:
             raise SystemExit(128 + number)
+        if self._child.returncode is not None:
+            self._until_s = min(self._until_s, time.monotonic() + LEAVES_S)
         with suppress(ProcessLookupError):
             self._child.send_signal(number)
 

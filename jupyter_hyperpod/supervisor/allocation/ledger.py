@@ -40,6 +40,7 @@ class Presence:
         self.begun = False
         self.formed_s = -math.inf
         self.lost_s: dict[str, float] = {}
+        self._member: dict[str, str] = {}  # node -> the one that joined there last
         self.joined_s: dict[str, float] = {}
         self.working_s: dict[str, float] = {} if self._deployed else self.joined_s
 
@@ -61,8 +62,11 @@ class Presence:
                 self.members = {member["node"] for member in event.data["members"]}
                 self.working_s |= dict.fromkeys(self.members, event.time_s)
             elif event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
-                self.lost_s[event.data["node"]] = event.time_s
+                node, member = event.data["node"], event.data["member"]
+                if self._member.get(node, member) == member:  # its successor is there, perhaps
+                    self.lost_s[node] = event.time_s
             elif event.kind == "member.joined":
+                self._member[event.data["node"]] = event.data["member"]
                 self.joined_s[event.data["node"]] = event.time_s
                 self.lost_s.pop(event.data["node"], None)
         return found is not None
