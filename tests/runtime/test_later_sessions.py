@@ -12,7 +12,7 @@ import torch
 from jupyter_hyperpod.runtime.checkpoint.ended import SessionEnd, read
 from jupyter_hyperpod.runtime.comm import state_codec
 from jupyter_hyperpod.runtime.program.frames import bind_target
-from tests.runtime.conftest import Run, Submit
+from tests.runtime.conftest import TRAIN, Run, Submit
 
 FOLDS = """
 import os, time, torch, jupyter_hyperpod as hp
@@ -320,3 +320,18 @@ def test_only_the_variable_of_the_loop_over_steps_is_bound() -> None:
         found = [2 * step for step in session.steps]
         assert (found, epoch) == ([], 0)
     assert step == 7
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_a_session_before_is_the_same_on_a_member_that_came_then(job: Submit) -> None:
+    """Its large tensors were written more or less often: a newcomer got them whole."""
+    stages = TRAIN.replace("nn.Linear(8, 16), nn.LayerNorm(16)", "nn.Linear(8, 10_000), nn.LayerNorm(10_000)")
+    stages = stages.replace("nn.Linear(16, 1)", "nn.Linear(10_000, 1)")
+    later = stages[stages.index("settings = ") :].replace("scheduler=scheduler", "scheduler=None")
+    stages += "\nsecond = torch.optim.SGD(model.parameters(), lr=1e-3)\n" + later.replace("optimizer", "second")
+    run = job(stages, nodes=1, elastic="1:2", spares=0, pause_s=0.02)
+    run.until_step(3)
+    run.scale(2)
+    run.until_world(2)
+    run.full_speed()
+    assert run.until_ended()["state"] == "succeeded", run.story()

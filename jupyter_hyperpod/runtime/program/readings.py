@@ -145,13 +145,20 @@ def plain(value: Any) -> Hashable:
     return (type(value).__name__, "nan" if value != value else value)
 
 
+class _Writes(int):
+    """Torch's count of writes to a tensor: that of a process, so `digest`, which members compare, does not see it."""
+
+    def __repr__(self) -> str:
+        return ""
+
+
 def of_tensor(value: torch.Tensor) -> Hashable:
     """Shape, kind and content of a tensor; of a large one, of evenly spread elements, and torch's count of writes."""
     data = value.detach()
     if data.layout is torch.sparse_coo:
         return "tensor", tuple(value.shape), of_tensor(data._indices()), of_tensor(data._values())
     if data.is_meta or data.layout is not torch.strided:
-        return "tensor", data._version
+        return "tensor", _Writes(data._version)
     data = data.resolve_conj().resolve_neg()
     large = data.nelement() > READ_WHOLE
     if large:
@@ -163,7 +170,7 @@ def of_tensor(value: torch.Tensor) -> Hashable:
         tuple(value.shape),
         str(value.dtype),
         content,
-        value._version if large and not value.is_inference() else 0,
+        _Writes(value._version if large and not value.is_inference() else 0),
     )
 
 
@@ -305,9 +312,7 @@ def changing(function: Any, changed: frozenset[str]) -> list[str]:
 
 
 def digest(content: Any, kind: str) -> str:
-    """A digest of a content of this kind, without torch's count of writes, which is that of a process."""
-    if isinstance(content, tuple) and content[:1] == ("tensor",):
-        content = content[:4]
-    elif kind == "shape" and content[0] == "OrderedDict":
+    """A digest of a content of this kind, for other processes."""
+    if kind == "shape" and content[0] == "OrderedDict":
         content = ("dict", *content[1:])  # its copy may be a plain one
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
