@@ -33,7 +33,7 @@ from ..storage.mirror.source import MirrorSource
 from ..storage.mirror.target import FROM_CLIENT, MirrorTarget
 from ..storage.store import ENDED_MARK, JobStore, Store, create_first, private_directory, write_private
 from ..system.diagnostics import note
-from .courier import Courier
+from .job_delivery import JobDelivery
 
 LOOK_S, BEAT_S = 0.2, 2.0
 QUIET_S = 3.0  # after the end, members may still write their last output
@@ -58,33 +58,33 @@ class HeadPod:
                 note(f"{self._job.name} has not arrived within {ARRIVES_S / 60:.0f} minutes")
                 return 0
             time.sleep(LOOK_S)
-        courier = self._courier(None)
+        delivery = self._deliver(None)
         while not (self._job / ENDED_MARK).exists():
-            courier = self._courier(courier)
+            delivery = self._deliver(delivery)
             self._look_after()
             time.sleep(1.0)
         with suppress(HyperpodError):
             if not (self._job / SETTLED).exists():
                 cluster.stop(self._store, reason="its only job has ended")
         self._until_quiet()
-        if courier is not None:
-            courier.close()
+        if delivery is not None:
+            delivery.close()
         create_first(self._job / SETTLED)
         until_s = time.monotonic() + KEPT_S
         while not (self._job / FETCHED).exists() and time.monotonic() < until_s:
             time.sleep(LOOK_S)
-        if courier is not None and (self._job / FETCHED).exists():
+        if delivery is not None and (self._job / FETCHED).exists():
             shutil.rmtree(self._store.root, ignore_errors=True)  # it was the head's alone, and nothing else is in it
         return 0
 
-    def _courier(self, before: Courier | None) -> Courier | None:
+    def _deliver(self, before: JobDelivery | None) -> JobDelivery | None:
         """What serves nodes that have stores of their own, where they have; ``before``, where that works."""
         if (before is not None and before.works) or (self._job / SETTLED).exists():
             return before
         if before is not None:
             before.close()
         try:
-            return Courier.of(self._store, JobStore(self._job))
+            return JobDelivery.of(self._store, JobStore(self._job))
         except (HyperpodError, OSError) as error:
             note(str(error))
             return None

@@ -3,7 +3,7 @@ store what that writes.
 
     python -m jupyter_hyperpod.storage.apart.pod_start --log FILE --process FILE --folder DIR -- PROGRAM ARGUMENT…
 
-The head's courier brings the job into $HYPERPOD_JOB_DIR (`arrival`). FILE of ``--process`` says whom signals are for.
+The head brings the job into $HYPERPOD_JOB_DIR (`arrival`). FILE of ``--process`` says whom signals are for.
 """
 
 from __future__ import annotations

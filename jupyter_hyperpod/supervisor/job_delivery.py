@@ -24,14 +24,14 @@ from ..storage.store import ENDPOINT_FILE, JobStore, Store
 from ..system.diagnostics import note
 
 ADDRESS_VARIABLE = "HYPERPOD_POD_ADDRESS"  # of this pod, at which others reach it
-WRITER = "courier"
+WRITER = "delivery"
 AT_ONCE = 16
 FIRST_BYTES, BATCH_BYTES = 1 << 20, 4 << 20  # of what goes in the first command; of one that comes later
 LOOK_S, RUN_S, AGAIN_S, LONGEST_PAUSE_S = 1.0, 60.0, 1.0, 30.0
 SAID_AFTER_S = 10.0  # a pod that has just begun may refuse a moment
 
 
-class Courier:
+class JobDelivery:
     """One job. It works on threads of its own until it is closed."""
 
     def __init__(self, store: Store, job: JobStore, pods: ApartPods, host: str) -> None:
@@ -45,12 +45,12 @@ class Courier:
         self._said: set[str] = set()
         self._journal = JournalWriter(job.events, WRITER)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
         self._thread.start()
 
     @classmethod
-    def of(cls, store: Store, job: JobStore) -> Courier | None:
-        """The courier of a job; None where its nodes have the store of their head. Raises OSError, HyperpodError."""
+    def of(cls, store: Store, job: JobStore) -> JobDelivery | None:
+        """The delivery of a job; None where its nodes have the store of their head. Raises OSError, HyperpodError."""
         spec = job.spec()
         pods = load(spec.backend).apart_pods(spec.backend_options, job.id)
         if pods is None:
@@ -75,7 +75,7 @@ class Courier:
 
     def _run(self) -> None:
         unknown_s = 0.0
-        with ThreadPoolExecutor(AT_ONCE, "courier") as pool:
+        with ThreadPoolExecutor(AT_ONCE, "delivery") as pool:
             while not self._closed.is_set():
                 try:
                     running = self._pods.running()
