@@ -28,7 +28,7 @@ from .hand_in import HandIn
 
 JOB_VARIABLE = "HYPERPOD_JOB_DIR"
 ARRIVES_S, LOOK_S = 1800.0, 0.02
-BRING_S, SOON_S = 0.2, 0.03  # between two looks at what is new; before the coordinator's address is known
+BRING_S, SOON_S = 0.1, 0.03  # between two looks at what is new; before the coordinator's address is known
 LAST_S, LEAVES_S = 600.0, 3.0  # for what the program has written last; of that, where the pod is told to end
 KEPT_S = 60.0  # between two looks for segments that the head has
 
