@@ -163,7 +163,7 @@ class Resync:
         self._group.touch("exchange", self._state.applied)
         self._gradients.collectives.begin(self._gradients.kept)
         if plan.rank == plan.donors[0]:
-            self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
+            self._commits.journal_for()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
         if plan.proving and plan.rank not in plan.proving:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from typing import Any
 
 from ...policy.recovery import RecoveryPlan
+from ...storage.apart.wire import HeadAddress
 from ..data.sizes import BatchSizes
 from ..protocol import facts
+from ..worker.main import current
 from ..worker.replica_sync import Group
+
+KEPT_S = 5.0  # longer than a pod's process waits before it brings what is new
 
 
 class Commits:
-    """Journals committed steps of one session."""
+    """Journals committed steps of one session.
 
-    def __init__(self, group: Group, sizes: BatchSizes) -> None:
+    Where each pod has a store of its own, the newest records of a lost rank 0 may be lost with it: the others keep
+    those of ``kept_s``.
+    """
+
+    def __init__(self, group: Group, sizes: BatchSizes, kept_s: float | None = None) -> None:
         self._group = group
+        self._kept_s = _kept_s() if kept_s is None else kept_s
+        self._kept: deque[tuple[float, dict[str, Any]]] = deque()  # when each was applied here, and its record
+        self._journaled = 0  # the last step that this process has journaled
         self._sizes = sizes
         self._record: dict[str, Any] | None = None
         self._assignment: list[Any] = []  # the one journaled last
@@ -41,6 +54,13 @@ class Commits:
             **({"skipped": skipped} if skipped else {}),
             **self._sizes.record(index),
         }
+        if self._kept_s:
+            now_s = time.monotonic()
+            self._kept.append((now_s, dict(self._record)))
+            while self._kept[0][0] < now_s - self._kept_s:
+                self._kept.popleft()
+            while len(self._kept) > 1 and self._kept[-2][1]["step"] >= step:  # the cell has gone back
+                del self._kept[-2]
         if plan.rank == 0:
             self.journal()
             self._group.send(facts.StepCommitted(step, plan.generation, took_s, loss.hex()))
@@ -48,15 +68,32 @@ class Commits:
     def journal(self) -> None:
         """Write the record of the last step, unless that has been done."""
         if self._record is not None:
-            before, self._assignment = self._assignment, self._record["assignment"]
-            if before == self._assignment:
-                del self._record["assignment"]
-            self._group.journal("step.committed", self._record)
+            self._write(self._record)
             self._record = None
 
+    def journal_for(self) -> None:
+        """Write what an earlier rank 0, which is lost, may not have written, or brought to the head of the job."""
+        last = self._record["step"] if self._record is not None else math.inf
+        for _, record in self._kept:
+            if self._journaled < record["step"] < last:
+                self._write(record)
+        self.journal()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        before, self._assignment = self._assignment, record["assignment"]
+        self._journaled = record["step"]
+        shown = {name: value for name, value in record.items() if name != "assignment" or value != before}
+        self._group.journal("step.committed", shown)
+
     def drop(self) -> None:
-        """Drop the record: the last step came from other members, which journal it."""
+        """Drop the records: the last step came from other members, which journal it."""
         self._record = None
+        self._kept.clear()
+
+
+def _kept_s() -> float:
+    worker = current()
+    return KEPT_S if worker is not None and HeadAddress.of(worker.context.job.path) is not None else 0.0
 
 
 def finite(value: float) -> float | None:
