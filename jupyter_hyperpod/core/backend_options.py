@@ -18,6 +18,7 @@ HEAD, POD = "head", "pod"  # where the head of a job runs: beside its submitter,
 WITHIN = "within"  # what its own nodes read of a job whose head is in a pod and shares no directory with them
 HEAD_STORE, HEAD_CLAIM, ACCOUNT = "head-store", "head-claim", "account"
 OWN_STORE = "/hyperpod"  # where each pod has a store of its own
+POD_ADDRESS = "HYPERPOD_POD_ADDRESS"  # the address of the head's pod, in its environment
 USER, FS_GROUP = "user", "fs-group"
 KEEP_WARM = "keep-warm"
 OPERATOR, HYPERPOD = "operator", "hyperpod"  # what makes the pods of a job's nodes, instead of plain Jobs

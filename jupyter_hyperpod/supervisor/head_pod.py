@@ -26,12 +26,12 @@ from pathlib import Path
 from ..control import cluster
 from ..core.errors import HyperpodError
 from ..core.names import validate_job_id
-from ..storage.apart.arrival import CELL, read_all
+from ..storage.apart.arrival import put, read_all
 from ..storage.journal import BROUGHT
 from ..storage.mirror.mirror_frames import Frame, FrameReader
 from ..storage.mirror.source import MirrorSource
-from ..storage.mirror.target import FROM_CLIENT, MirrorTarget
-from ..storage.store import ENDED_MARK, JobStore, Store, create_first, private_directory, write_private
+from ..storage.mirror.target import FROM_CLIENT
+from ..storage.store import ENDED_MARK, JobStore, Store, create_first
 from ..system.diagnostics import note
 from .job_delivery import JobDelivery
 
@@ -49,6 +49,7 @@ class HeadPod:
     def __init__(self, store: Store, job_id: str) -> None:
         self._store = store
         self._job = store.jobs / job_id
+        self._delivers = True  # as far as is known
 
     def run(self) -> int:
         """The exit status, 0: Kubernetes starts a program again that ends otherwise."""
@@ -79,12 +80,14 @@ class HeadPod:
 
     def _deliver(self, before: JobDelivery | None) -> JobDelivery | None:
         """What serves nodes that have stores of their own, where they have; ``before``, where that works."""
-        if (before is not None and before.works) or (self._job / SETTLED).exists():
+        if not self._delivers or (before is not None and before.works) or (self._job / SETTLED).exists():
             return before
         if before is not None:
             before.close()
         try:
-            return JobDelivery.of(self._store, JobStore(self._job))
+            delivery = JobDelivery.of(self._store, JobStore(self._job))
+            self._delivers = delivery is not None  # a job's options stay
+            return delivery
         except (HyperpodError, OSError) as error:
             note(str(error))
             return None
@@ -117,13 +120,8 @@ def receive(store: Store, job_id: str, size: int) -> None:
             _wake(store, job_id)
         elif "fetched" in frame.head:
             create_first(job / FETCHED)
-        elif CELL.fullmatch(str(frame.head.get("path"))):
-            write_private(store.prepare().root / str(frame.head["path"]), frame.content)
         else:
-            place = job if job.is_dir() else building
-            for folder in (place, place / "events", place / "commands"):
-                private_directory(folder)
-            MirrorTarget(place, FROM_CLIENT).take(frame)
+            put(store, job_id, frame, FROM_CLIENT, ("events", "commands"))
     if frames and job.is_dir() and any(str(frame.head.get("path")).startswith("commands/") for frame in frames):
         _wake(store, job_id)
     place = job if job.is_dir() else building

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..backends import load
 from ..backends.base import ApartPods
+from ..core.backend_options import POD_ADDRESS
 from ..core.errors import ClusterError
 from ..storage.apart.arrival import Arrived
 from ..storage.apart.continued import continued
@@ -23,11 +24,10 @@ from ..storage.mirror.mirror_frames import Frame
 from ..storage.store import ENDPOINT_FILE, JobStore, Store
 from ..system.diagnostics import note
 
-ADDRESS_VARIABLE = "HYPERPOD_POD_ADDRESS"  # of this pod, at which others reach it
 WRITER = "delivery"
 AT_ONCE = 16
 FIRST_BYTES, BATCH_BYTES = 1 << 20, 4 << 20  # of what goes in the first command; of one that comes later
-LOOK_S, RUN_S, AGAIN_S, LONGEST_PAUSE_S = 1.0, 60.0, 1.0, 30.0
+RUN_S, AGAIN_S, LONGEST_PAUSE_S = 60.0, 1.0, 30.0
 SAID_AFTER_S = 10.0  # a pod that has just begun may refuse a moment
 
 
@@ -55,9 +55,9 @@ class JobDelivery:
         pods = load(spec.backend).apart_pods(spec.backend_options, job.id)
         if pods is None:
             return None
-        host = os.environ.get(ADDRESS_VARIABLE, "")
+        host = os.environ.get(POD_ADDRESS, "")
         if not host:
-            raise ClusterError(f"{ADDRESS_VARIABLE} is not set: nodes would not know where their head is")
+            raise ClusterError(f"{POD_ADDRESS} is not set: nodes would not know where their head is")
         return cls(store, job, pods, host)
 
     def close(self) -> None:
@@ -78,16 +78,15 @@ class JobDelivery:
         with ThreadPoolExecutor(AT_ONCE, "delivery") as pool:
             while not self._closed.is_set():
                 try:
-                    running = self._pods.running()
-                    self._go(pool, running)
-                    waits, unknown_s = bool(running.keys() - self._has), 0.0
+                    self._go(pool, self._pods.running())
+                    unknown_s = 0.0
                 except Exception as error:  # an answer may be any; the next round may go well
-                    waits, unknown_s = True, unknown_s or time.monotonic()
+                    unknown_s = unknown_s or time.monotonic()
                     note(f"the pods of {self._job.id} are not known: {error!r}")
                     if time.monotonic() - unknown_s >= SAID_AFTER_S:
                         self._say("pods", f"nothing can be brought to pods that begin now: {error}")
                 if not self._closed.is_set():
-                    self._pods.wait(AGAIN_S if waits else LOOK_S)
+                    self._pods.wait(AGAIN_S)
 
     def _go(self, pool: ThreadPoolExecutor, running: Mapping[str, str]) -> None:
         for pod in [pod for pod, going in self._under_way.items() if going.done()]:
@@ -120,17 +119,17 @@ class JobDelivery:
 
     def _bring(self, pod: str, node: str) -> None:
         """Bring the job, or where its head is to a pod that has it. Raises ClusterError, StoreError, OSError."""
-        there = self._send(pod, [*self._address(), *self._all(node, {}, FIRST_BYTES)])
+        there = self._send(pod, [*self._address(), *self._all(node, FIRST_BYTES)])
         if there.here:
             return
         for frames in batches(self._frames(node, there.sizes), BATCH_BYTES):
             self._send(pod, frames)
         self._send(pod, [*self._address(), Frame({"commit": 1})])
 
-    def _all(self, node: str, there: Mapping[str, int], most: int) -> list[Frame]:
+    def _all(self, node: str, most: int) -> list[Frame]:
         """Everything, and that this is all; nothing where it is more than so many bytes."""
         found, size = [], 0
-        for frame in self._frames(node, there):
+        for frame in self._frames(node, {}):
             found.append(frame)
             size += len(frame.content)
             if size > most:

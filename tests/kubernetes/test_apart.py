@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.backends.kubernetes import rights
 from jupyter_hyperpod.storage.store import Store
 from tests.kubernetes.conftest import TREE
-from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, written
+from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, head_account, written
 from tests.kubernetes.test_jobs import jobs_of, pods_of
 from tests.kubernetes.test_pods import claimed
 from tests.runtime.conftest import TRAIN, Run
@@ -40,16 +37,9 @@ class Apart(Laptop):
 
 @pytest.fixture
 def apart(kubernetes: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
-    kubernetes.kubectl("create", "serviceaccount", ACCOUNT, "-n", TEAM)
-    roles = rights.as_yaml(rights.manifests(TEAM, rights.subject(TEAM, ACCOUNT)))
-    kubernetes.kubectl("apply", "-f", "-", text=roles)
     it = Apart(kubernetes, Store(tmp_path_factory.mktemp("laptop") / "store").prepare())
-    yield it
-    for job_id in it.store.job_ids():
-        if (pid := it.follower(Run(it.store, job_id))) != 0:
-            os.kill(pid, signal.SIGTERM)
-    kubernetes.kubectl("delete", "-f", "-", text=roles)
-    kubernetes.kubectl("delete", "serviceaccount", ACCOUNT, "-n", TEAM)
+    with head_account(kubernetes, it):
+        yield it
 
 
 def test_a_job_trains_in_pods_that_share_nothing_and_loses_one(

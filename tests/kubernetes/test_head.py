@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -82,20 +83,26 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.jsonl") if not path.name.startswith(OF_CLIENT)}
 
 
-@pytest.fixture
-def laptop(kubernetes: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+@contextmanager
+def head_account(kubernetes: Testbed, laptop: Laptop) -> Iterator[None]:
+    """Heads have an account with its rights, and in the end nothing follows the laptop's jobs."""
     kubernetes.kubectl("create", "serviceaccount", ACCOUNT, "-n", TEAM)
     roles = rights.as_yaml(rights.manifests(TEAM, rights.subject(TEAM, ACCOUNT)))
     kubernetes.kubectl("apply", "-f", "-", text=roles)
-    pods = tmp_path_factory.mktemp("pods")
-    store = Store(tmp_path_factory.mktemp("laptop") / "store").prepare()
-    it = Laptop(kubernetes, store, pods)
-    yield it
-    for job_id in store.job_ids():
-        if (pid := it.follower(Run(store, job_id))) != 0:
+    yield
+    for job_id in laptop.store.job_ids():
+        if (pid := laptop.follower(Run(laptop.store, job_id))) != 0:
             os.kill(pid, signal.SIGTERM)
     kubernetes.kubectl("delete", "-f", "-", text=roles)
     kubernetes.kubectl("delete", "serviceaccount", ACCOUNT, "-n", TEAM)
+
+
+@pytest.fixture
+def laptop(kubernetes: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    pods = tmp_path_factory.mktemp("pods")
+    it = Laptop(kubernetes, Store(tmp_path_factory.mktemp("laptop") / "store").prepare(), pods)
+    with head_account(kubernetes, it):
+        yield it
 
 
 def test_whatever_is_cut_or_lost_the_journal_and_the_bits_are_the_same(

@@ -18,6 +18,7 @@ from ...core.backend_options import (
     FS_GROUP,
     HEAD_CLAIM,
     OWN_STORE,
+    POD_ADDRESS,
     LabelRule,
     SharedDirectory,
     Toleration,
@@ -49,7 +50,6 @@ CONTAINER = "main"
 LEAST = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 POD_START = "jupyter_hyperpod.storage.apart.pod_start"
-POD_ADDRESS = "HYPERPOD_POD_ADDRESS"  # of the head's pod, in its environment
 HEAD_TRIES, HEAD_LOST_S = 1000, 10  # pods that may fail; seconds until a lost node gives its pod up
 
 

@@ -13,14 +13,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import HyperpodError, ProtocolError
 from ...core.names import validate_job_id
 from ..mirror.beginning import INCLUDE
-from ..mirror.mirror_frames import FrameReader
+from ..mirror.mirror_frames import Frame, FrameReader
 from ..mirror.target import BEGINS, MirrorTarget
 from ..store import ENDPOINT_FILE, Store, private_directory, write_private
 from .wire import ADDRESS_FILE
@@ -58,15 +58,31 @@ def arrive(store: Store, job_id: str, data: bytes) -> Arrived:
         if "commit" in frame.head:
             if building.is_dir() and not job.is_dir():
                 os.rename(building, job)
-        elif CELL.fullmatch(str(frame.head.get("path"))):
-            write_private(store.prepare().root / str(frame.head["path"]), frame.content)
-        elif not job.is_dir() or frame.head.get("path") in HEAD:
-            place = job if job.is_dir() else building
-            for folder in (place, place / "events", place / "commands", place / "logs"):
-                private_directory(folder)
-            MirrorTarget(place, FROM_HEAD).take(frame)
+        elif is_cell(frame) or not job.is_dir() or frame.head.get("path") in HEAD:
+            put(store, job_id, frame, FROM_HEAD, ("events", "commands", "logs"))
     found = (path for path in (building / INCLUDE).rglob("*") if path.is_file())
     return Arrived(job.is_dir(), {path.relative_to(building).as_posix(): path.stat().st_size for path in found})
+
+
+def is_cell(frame: Frame) -> bool:
+    """Whether a frame brings the source of a cell, which is beside the jobs."""
+    return CELL.fullmatch(str(frame.head.get("path"))) is not None
+
+
+def put(store: Store, job_id: str, frame: Frame, allowed: re.Pattern[str], folders: Sequence[str]) -> None:
+    """Write what a frame brings of a job, which has these ``folders``: where the job is, or where it is being built.
+
+    Raises ProtocolError for what is not ``allowed``, StoreError.
+    """
+    if is_cell(frame):
+        write_private(store.prepare().root / str(frame.head["path"]), frame.content)
+        return
+    place = store.jobs / job_id
+    if not place.is_dir():
+        place = store.jobs / f".new-{job_id}"
+    for folder in (place, *(place / name for name in folders)):
+        private_directory(folder)
+    MirrorTarget(place, allowed).take(frame)
 
 
 def read_all(size: int) -> bytes:

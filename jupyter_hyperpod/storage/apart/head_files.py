@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ class HeadFiles:
     """
 
     def __init__(self, job: Path, limit_s: float = TRIES_S) -> None:
-        self._job, self._limit_s, self._lock = job, limit_s, threading.Lock()
+        self._job, self._limit_s = job, limit_s
 
     def claim(self, name: str) -> bool:
         """Whether this process is the first of all pods that claims ``name``."""
@@ -108,19 +107,18 @@ class HeadFiles:
 
     def _ask(self, ask: Callable[[Wire], T]) -> T:
         until_s = time.monotonic() + self._limit_s
-        with self._lock:
-            while True:
+        while True:
+            try:
+                wire = call(self._job, ANSWER_S)
                 try:
-                    wire = call(self._job, ANSWER_S)
-                    try:
-                        return ask(wire)
-                    finally:
-                        wire.close()
-                except (OSError, ProtocolError) as error:
-                    if time.monotonic() > until_s:
-                        why = getattr(error, "strerror", None) or error
-                        raise StoreError(f"the head of {self._job.name} does not answer: {why}") from error
-                time.sleep(PAUSE_S)
+                    return ask(wire)
+                finally:
+                    wire.close()
+            except (OSError, ProtocolError) as error:
+                if time.monotonic() > until_s:
+                    why = getattr(error, "strerror", None) or error
+                    raise StoreError(f"the head of {self._job.name} does not answer: {why}") from error
+            time.sleep(PAUSE_S)
 
 
 @contextmanager

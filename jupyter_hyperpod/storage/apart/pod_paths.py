@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from ..mirror.source import EVENTS, LAST, OF_CLIENT
+from ..mirror.target import PART
 from ..segments import OUTPUT_WRITER
 
 FOLDERS = (EVENTS, "output", "logs")
-_PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
 _OTHERS = "|".join(map(re.escape, (*LAST, *OF_CLIENT)))
-FROM_POD = re.compile(rf"{EVENTS}/(?!{_OTHERS}){_PART}|(?:output|logs)/{_PART}")
+FROM_POD = re.compile(rf"{EVENTS}/(?!{_OTHERS}){PART}|(?:output|logs)/{PART}")
 
 
 def is_from_pod(path: str) -> bool:

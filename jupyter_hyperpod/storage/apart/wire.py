@@ -10,7 +10,7 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,14 +77,6 @@ class Wire:
     def send(self, *frames: Frame) -> None:
         self._sock.sendall(b"".join(frame.encode() for frame in frames))
 
-    def send_each(self, frames: Iterable[Frame]) -> int:
-        """One after the other: together they may be large. Their number."""
-        count = 0
-        for frame in frames:
-            self.send(frame)
-            count += 1
-        return count
-
     def receive(self) -> Frame:
         """The next frame. Raises ConnectionResetError at the end."""
         while not self._read:
@@ -107,11 +99,6 @@ class Wire:
             except TimeoutError:
                 if time.monotonic() >= until_s or not goes_on():
                     raise
-
-    def until(self, word: str) -> Iterator[Frame]:
-        """Frames up to the one with this word, which is not among them."""
-        while word not in (frame := self.receive()).head:
-            yield frame
 
     def hang_up(self) -> None:
         """End it for the thread that uses it, which closes it."""

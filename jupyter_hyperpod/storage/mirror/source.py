@@ -53,8 +53,8 @@ OF_HEAD = MirrorScope(FOLDERS, (PULLED,), SINGLE, tells_names=True)
 class MirrorSource:
     """One job's directory. ``known``: path -> how many bytes the other side has of files that grow."""
 
-    def __init__(self, job: Path, known: Mapping[str, int], scope: MirrorScope | None = None) -> None:
-        self._job, self._known, self._scope = job, dict(known), scope or OF_HEAD
+    def __init__(self, job: Path, known: Mapping[str, int], scope: MirrorScope = OF_HEAD) -> None:
+        self._job, self._known, self._scope = job, dict(known), scope
         self._sent: dict[str, tuple[int, int]] = {}  # of files that are sent whole: when changed, and the size
         self._there: dict[str, list[str]] = {}
 

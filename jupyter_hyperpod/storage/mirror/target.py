@@ -18,11 +18,11 @@ from .mirror_frames import Frame
 from .source import EVENTS, FOLDERS, grows, is_of_head
 
 _SHOWN = tuple(f"{folder}/" for folder in FOLDERS if folder != SOURCES)  # to those who may read the store, too
-_PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
+PART = r"[A-Za-z0-9_][A-Za-z0-9._+~@-]{0,250}"
 _OWN = r"[^/\0.][^/\0]{0,254}"  # people name the files of their folders as they like
-FROM_HEAD = re.compile(rf"(?:events|resources|output|logs|sources)/{_PART}|view\.json|pulled\.json|ended")
-BEGINS = rf"sources/{_PART}|spec\.json|secret|environment|fingerprint\.json|include/(?:{_OWN}/)*{_OWN}"
-FROM_CLIENT = re.compile(rf"(?:events/(?:control|follower)\.|commands/){_PART}|{BEGINS}")
+FROM_HEAD = re.compile(rf"(?:events|resources|output|logs|sources)/{PART}|view\.json|pulled\.json|ended")
+BEGINS = rf"sources/{PART}|spec\.json|secret|environment|fingerprint\.json|include/(?:{_OWN}/)*{_OWN}"
+FROM_CLIENT = re.compile(rf"(?:events/(?:control|follower)\.|commands/){PART}|{BEGINS}")
 
 
 class MirrorTarget:
