@@ -29,7 +29,8 @@ export PATH := $(VENV)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
-unexport PYTHONPATH PYTHONHOME
+# Tests start thousands of interpreters; with PYTHONDONTWRITEBYTECODE each compiles the package again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 # The set of versions that fits together; `make test-newest` installs without it.
 CONSTRAINTS ?= constraints.txt
@@ -217,13 +218,13 @@ lint-js: install
 # each kind takes what no other one names.
 FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" \
 	"tests/storage tests/server tests/backends tests/aws"
-SLOW_LANES := "tests/runtime" "tests/slurm tests/adoption"
+SLOW_LANES := "$(wildcard tests/runtime/test_[a-l]*.py)" "$(wildcard tests/runtime/test_[m-z]*.py)" "tests/slurm tests/adoption"
 KUBERNETES := tests/kubernetes/test_
 KUBERNETES_TESTS := tests/kubernetes tests/backends/test_contract.py
-# Three testbeds beside each other are what two cores can bear.
-KUBERNETES_LANES := "$(KUBERNETES)bench.py $(KUBERNETES)jobs.py $(KUBERNETES)head.py" \
-	"$(KUBERNETES)kept_pods.py $(KUBERNETES)health.py $(KUBERNETES)api.py $(KUBERNETES)making_room.py \
-	$(KUBERNETES)setup.py $(KUBERNETES)operator.py $(KUBERNETES)deployments.py"
+# Four testbeds beside each other are what two cores can bear.
+KUBERNETES_LANES := "$(KUBERNETES)bench.py $(KUBERNETES)jobs.py $(KUBERNETES)health.py" \
+	"$(KUBERNETES)head.py $(KUBERNETES)apart.py $(KUBERNETES)deployments.py" \
+	"$(KUBERNETES)kept_pods.py $(KUBERNETES)making_room.py $(KUBERNETES)operator.py $(KUBERNETES)api.py $(KUBERNETES)setup.py"
 # What none of the lanes names, of all tests or of those below the second argument.
 others = "$(2) $(addprefix --ignore=,$(subst ",,$(1)))"
 
