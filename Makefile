@@ -218,7 +218,7 @@ lint-js: install
 # each kind takes what no other one names.
 FAST_LANES := "tests/runtime tests/adoption tests/core tests/integrations tests/loader tests/policy tests/recipes" \
 	"tests/storage tests/server tests/backends tests/aws"
-SLOW_LANES := "$(wildcard tests/runtime/test_[a-l]*.py)" "$(wildcard tests/runtime/test_[m-z]*.py)" "tests/slurm tests/adoption"
+SLOW_LANES := "$(wildcard tests/runtime/test_[a-r]*.py)" "tests/slurm tests/adoption $(wildcard tests/runtime/test_[s-z]*.py)"
 KUBERNETES := tests/kubernetes/test_
 KUBERNETES_TESTS := tests/kubernetes tests/backends/test_contract.py
 # Four testbeds beside each other are what two cores can bear.

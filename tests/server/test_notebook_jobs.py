@@ -6,12 +6,15 @@ import importlib.util
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +135,18 @@ class Server:
         )
         return found.stdout.split()
 
+    def halts(self, follower: int) -> bool:
+        """Halt a follower; not while it uses the database, which nobody else could use then."""
+        os.kill(follower, signal.SIGSTOP)
+        while Path(f"/proc/{follower}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+        database = sqlite3.connect(f"file:{self.place}/data/scheduler.sqlite?mode=rw", timeout=0, uri=True)
+        with closing(database), suppress(sqlite3.OperationalError):
+            database.execute("BEGIN EXCLUSIVE")
+            return True
+        os.kill(follower, signal.SIGCONT)
+        return False
+
     def end(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
@@ -238,7 +253,7 @@ def test_the_server_answers_while_a_notebook_job_is_deleted(
     (follower,) = map(int, eventually(server.children))
     other = server.create("other", FOREVER)
     eventually(lambda: len(cluster.job_ids()) == 2, 120, server.log())
-    os.kill(follower, signal.SIGSTOP)
+    eventually(lambda: server.halts(follower))
     with ThreadPoolExecutor(2) as threads:
         try:
             deleted = [threads.submit(server.ask, "DELETE", f"jobs/{held}") for _ in range(2)]
