@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import pytest
 
 from jupyter_hyperpod.control import housekeeping, jobs
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import is_stopped
 from tests.cells import TRAIN
 from tests.support import free_port
 
@@ -138,12 +138,11 @@ class Server:
     def halts(self, follower: int) -> bool:
         """Halt a follower; not while it uses the database, which nobody else could use then."""
         os.kill(follower, signal.SIGSTOP)
-        while Path(f"/proc/{follower}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.001)
         database = sqlite3.connect(f"file:{self.place}/data/scheduler.sqlite?mode=rw", timeout=0, uri=True)
         with closing(database), suppress(sqlite3.OperationalError):
             database.execute("BEGIN EXCLUSIVE")
-            return True
+            if is_stopped(follower):
+                return True
         os.kill(follower, signal.SIGCONT)
         return False
 

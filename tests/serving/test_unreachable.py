@@ -30,6 +30,7 @@ from jupyter_hyperpod.serving.context import AUTHORIZATION, HOST_VARIABLE, REPLI
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor import launch
+from jupyter_hyperpod.system.processes import is_stopped
 from tests.serving.conftest import Deployment
 from tests.serving.test_replicas import ready, strip_created
 from tests.support.deployment_clients import Client
@@ -92,10 +93,6 @@ def begin(begun: list[ByHand], eventually: Wait, store: Store, serve: ServeSpec,
     return found
 
 
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def test_a_replica_elsewhere_stands_still_and_all_it_was_asked_is_answered_by_another(
     store: Store, begun: list[ByHand], decoder: Path, eventually: Wait
 ) -> None:
@@ -119,7 +116,7 @@ def test_a_replica_elsewhere_stands_still_and_all_it_was_asked_is_answered_by_an
         assert [one.result().status for one in whole] == [200, 200]
     again = found.client.ask("/v1/completions", body | {"stream": True}, request_id="twin").content
     assert strip_created(disturbed) == strip_created(again)
-    assert stopped(far.pid)
+    assert is_stopped(far.pid)
     health = found.health()
     assert (health["failed"], health["retried"]) == (0, 3)
     eventually(lambda: [incident["resumed_s"] is not None for incident in found.view["incidents"]] == [True])
