@@ -174,8 +174,10 @@ def kubernetes(shared_testbed: KubernetesTestbed) -> Iterator[KubernetesTestbed]
 
     yield shared_testbed
     shared_testbed.restore()
-    shared_testbed.kubectl("delete", "clusterrolebinding", "hyperpod-nodes", "--ignore-not-found")  # of some tests
-    shared_testbed.kubectl("delete", "jobs,pods", "--all", "-n", TEAM, "--grace-period=0", "--force")
+    if shared_testbed.find("clusterrolebinding", "hyperpod-nodes"):  # of some tests
+        shared_testbed.kubectl("delete", "clusterrolebinding", "hyperpod-nodes")
+    if any(shared_testbed.get(kind, "-n", TEAM)["items"] for kind in ("jobs", "pods")):
+        shared_testbed.kubectl("delete", "jobs,pods", "--all", "-n", TEAM, "--grace-period=0", "--force")
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from benchmarks.kubernetes.crowd import measure_crowd
 from benchmarks.kubernetes.disturbed import measure_evictions, measure_losses
 from benchmarks.kubernetes.rig import OURS, kubernetes_rig
 from benchmarks.kubernetes.starts import measure_kept, measure_starts
-from benchmarks.slurm.rig import worst
+from benchmarks.slurm.rig import compare, worst
+from jupyter_hyperpod.bench.laboratory import Observer
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from tests.support.kubernetes import missing
 
@@ -33,15 +34,17 @@ def run(
     ``hollow`` nodes for ``seconds``, and one that trains for half of that. Needs root and `make kubernetes`."""
     if reason := missing():
         return report("kubernetes", [not_run(OURS, "everything", reason)], [])
+    ended: list[Observer] = []
     with kubernetes_rig() as rig:
         rows = [row(OURS, "2 nodes in namespaces", "testbed up", "s", [rig.up_s])]
         bars = [bar("testbed_up_s", rig.up_s, UP_LIMIT_S)]
         for part in (
             measure_starts(rig, runs) if runs else ([], []),
             measure_kept(rig, kept) if kept else ([], []),
-            measure_losses(rig, deletions, cuts, seconds / 2) if deletions or cuts else ([], []),
-            measure_evictions(rig, evictions) if evictions else ([], []),
+            measure_losses(rig, deletions, cuts, seconds / 2, ended) if deletions or cuts else ([], []),
+            measure_evictions(rig, evictions, ended) if evictions else ([], []),
             measure_crowd(rig, hollow, many, seconds) if many else ([], []),
         ):
             rows, bars = [*rows, *part[0]], [*bars, *part[1]]
+    bars += compare(*ended) if ended else []
     return report("kubernetes", rows, worst(bars))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from benchmarks.kubernetes.rig import BASE, CPU, OURS, SPARE, URGENT, Part, Rig
-from benchmarks.slurm.rig import compare, end
+from benchmarks.slurm.rig import end
 from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, row
 from jupyter_hyperpod.bench.stalls import Commit, measure, steady, undisturbed_s
@@ -34,8 +34,11 @@ def standstill(commits: Sequence[Commit], asked_s: float) -> float | None:
     return max(later - earlier for earlier, later in pairwise(sorted(times))) - undisturbed_s(before)
 
 
-def measure_losses(rig: Rig, deletions: int, cuts: int, calm_s: float) -> Part:
-    """Look at a job for ``calm_s``; then delete one pod of two, or cut one node's power, again and again."""
+def measure_losses(rig: Rig, deletions: int, cuts: int, calm_s: float, ended: list[Observer]) -> Part:
+    """Look at a job for ``calm_s``; then delete one pod of two, or cut one node's power, again and again.
+
+    Add the job to those that have ``ended``, to be compared.
+    """
     watch = rig.train("losses", resources=f"cpu={CPU}")
     watch.until(lambda: steady(watch.commits(), 2), OVER_S)
     rate, watches = rig.asked_per_s(calm_s)
@@ -54,8 +57,9 @@ def measure_losses(rig: Rig, deletions: int, cuts: int, calm_s: float) -> Part:
     watch.until(lambda: steady(watch.commits(), 2), OVER_S)
     spare = sum(len(pods) for pods in rig.pods(watch.job_id).values()) - 2
     end(watch)
+    ended.append(watch)
     rows = [row(OURS, "one job trains on two nodes", "requests beside watches", "1/s", [rate])]
-    bars = [*compare(watch), bar("requests_per_s", rate, REQUESTS_LIMIT), bar("pods_that_nobody_needs", spare, 0)]
+    bars = [bar("requests_per_s", rate, REQUESTS_LIMIT), bar("pods_that_nobody_needs", spare, 0)]
     for name, case, metric in (
         ("step", "one job trains on two nodes", "undisturbed step"),
         ("deleted", "a pod is deleted", "longest time between two commits, minus one step"),
@@ -111,8 +115,8 @@ def _until_two(watch: Observer, since_s: float) -> float:
     return min(seen())
 
 
-def measure_evictions(rig: Rig, count: int) -> Part:
-    """A pod of a higher class takes the node of the job's elastic pod, and leaves it again."""
+def measure_evictions(rig: Rig, count: int, ended: list[Observer]) -> Part:
+    """A pod of a higher class takes the node of the job's elastic pod, and leaves it again. See `measure_losses`."""
     watch = rig.train("evictions", resources=f"cpu={CPU}", priority_class=BASE, elastic_priority_class=SPARE)
     left, grown = [], []
     for number in range(count):
@@ -126,11 +130,12 @@ def measure_evictions(rig: Rig, count: int) -> Part:
         grown.append(_until_two(watch, freed_s) - freed_s)
         progress(f"preempted: stall {left[-1]:.3f} s; grown {grown[-1]:.1f} s after the node was given back")
     end(watch)
+    ended.append(watch)
     case = "the elastic pod is preempted"
     rows = [
         row(OURS, case, "longest time between two commits, minus one step", "s", left),
         row(OURS, case, "node given back to the first step on two nodes", "s", grown),
     ]
     incidents = len(watch.view["incidents"])
-    bars = [*compare(watch), bar("eviction_incidents", incidents, 0)]
+    bars = [bar("eviction_incidents", incidents, 0)]
     return rows, [*bars, bar("capacity_back_grown_s", max(grown), GROWN_LIMIT_S)]

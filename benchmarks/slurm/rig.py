@@ -121,15 +121,22 @@ def saving(name: str, every: int) -> dict[str, str]:
     return {"LM_CHECKPOINT": f"shared://{name}", "LM_CHECKPOINT_EVERY": str(every)} if every else {}
 
 
-def compare(watch: Observer) -> list[dict[str, Any]]:
-    """Bars: what an ended job has in common with as many undisturbed steps on one local node."""
-    watch.read()
-    steps, ours = watch.view["step"], watch.losses()
+def compare(*watches: Observer) -> list[dict[str, Any]]:
+    """Bars: what ended jobs have in common with as many undisturbed steps on one local node; the worst counts."""
+    for watch in watches:
+        watch.read()
+    steps = max(watch.view["step"] for watch in watches)
     with laboratory(1, spares=0) as store:
         env: Mapping[str, str] = language_model_env(store, **MODEL, steps=steps)
         alone = submit(store, LANGUAGE_MODEL.read_text(), {"name": "alone", "nodes": 1, "spares": 0, "env": env})
         alone.until_through(STEP_S)
     theirs = alone.losses()
+    return worst([bar for watch in watches for bar in _compared(watch, theirs)])
+
+
+def _compared(watch: Observer, theirs: Mapping[int, float]) -> list[dict[str, Any]]:
+    steps, ours = watch.view["step"], watch.losses()
+    theirs = {step: loss for step, loss in theirs.items() if step <= steps}
     problems = audit(watch.events).problems
     for problem in problems:
         progress(f"NOT EXACTLY ONCE: {problem}")

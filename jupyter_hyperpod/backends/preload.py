@@ -13,7 +13,20 @@ from ..system.processes import thread_names
 
 
 def preload(names: Sequence[str]) -> list[str]:
-    """Import each module (``module:function`` also calls it) and return those that could be."""
+    """Import each module (``module:function`` also calls it) and return those that could be.
+
+    The collector rests meanwhile: importing leaves little garbage, and looking for it takes a sixth of the time.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _imported(names)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _imported(names: Sequence[str]) -> list[str]:
     loaded = []
     for name in names:
         module, _, function = name.partition(":")

@@ -70,9 +70,12 @@ def measure(commits: Sequence[Commit], fault_s: float, members: int) -> Stall | 
 
 
 def undisturbed_s(commits: Sequence[Commit]) -> float:
-    """Median time of the last steps of the newest generation, in seconds."""
-    generation = max(commit.generation for commit in commits)
-    times = [at for _, at in sorted(step_times(c for c in commits if c.generation == generation).items())]
+    """Median time of the last steps of the newest generation that has committed two, in seconds."""
+    times: list[float] = []
+    for generation in sorted({commit.generation for commit in commits}, reverse=True):
+        times = [at for _, at in sorted(step_times(c for c in commits if c.generation == generation).items())]
+        if len(times) > 1:
+            break
     recent = times[-STEADY:]
     return statistics.median(later - earlier for earlier, later in zip(recent, recent[1:], strict=False))
 

@@ -8,6 +8,7 @@ reference   the same training, undisturbed on one node of a local cluster
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.locks import one_at_a_time
 from tests.conftest import running_cluster
 from tests.runtime.conftest import STEPS, TRAIN, Run, pausing, start
 from tests.support.kubernetes import CONTROLLER, IMAGE, USER, Testbed
@@ -46,13 +48,25 @@ class Desk:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`TRAIN` on one node, undisturbed. Its cluster is stopped again: it would take time from the testbed."""
-    store = Store(tmp_path_factory.mktemp("reference") / "store").prepare()
+    """`TRAIN` on one node, undisturbed: once for all lanes of tests, which are beside each other (`.ci/beside`)."""
+    lanes = os.environ.get("TEST_LANES")
+    place = Path(lanes) if lanes else tmp_path_factory.mktemp("reference")
+    store, done = Store(place / "store").prepare(), place / "reference"
+    with one_at_a_time(place / "reference.lock", "the reference is being made", wait_s=180):
+        if not done.exists():
+            done.write_text(undisturbed(store).job_id)
+    run = Run(store, done.read_text())
+    run.finish()
+    assert len(run.losses()) == STEPS
+    return run
+
+
+def undisturbed(store: Store) -> Run:
+    """The run; its cluster is stopped again: it would take time from the testbed."""
     cluster = contextmanager(running_cluster)
     with pytest.MonkeyPatch.context() as patch, cluster(store, patch, "TEST_CLUSTER_MARK", nodes=1, spares=0):
         run = start(store, TRAIN, nodes=1, spares=0, env={"PAUSE_S": "0"})
         run.finish()
-    assert len(run.losses()) == STEPS
     return run
 
 

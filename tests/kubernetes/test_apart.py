@@ -12,9 +12,10 @@ import pytest
 from jupyter_hyperpod.storage.store import Store
 from tests.kubernetes.conftest import TREE
 from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, head_account, written
-from tests.kubernetes.test_jobs import jobs_of, pods_of
+from tests.kubernetes.test_jobs import is_member, jobs_of, pods_of
 from tests.kubernetes.test_pods import claimed
 from tests.runtime.conftest import TRAIN, Run
+from tests.slurm.conftest import Gated
 from tests.support.kubernetes import IMAGE, TEAM, Testbed
 from tests.support.kubernetes.cluster import API
 
@@ -31,6 +32,10 @@ class Apart(Laptop):
         for option in (f"image={IMAGE}", f"host-path={places}", "head=pod", f"account={ACCOUNT}"):
             self.options += ["--kubernetes", option]
 
+    def shows(self, directory: Path) -> None:
+        """Let pods see a directory of this machine, without writing there."""
+        self.options = [f"{one},{directory}:ro" if one.startswith("host-path=") else one for one in self.options]
+
     def of_head(self, run: Run) -> Path:
         raise AssertionError("nobody but the head sees its store")
 
@@ -45,15 +50,23 @@ def apart(kubernetes: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_a_job_trains_in_pods_that_share_nothing_and_loses_one(
     apart: Apart, kubernetes: Testbed, reference: Run, tmp_path: Path
 ) -> None:
-    source = TRAIN + "\nprint('the last line', flush=True)\n"
-    run = apart.train(tmp_path, source, "--nodes", "2", "--elastic", "1:2", "--env", "PAUSE_S=0.15")
-    run.until_world(2, START_S)
+    (shown := tmp_path / "shown").mkdir()
+    apart.shows(shown)
+    gate = Gated(shown)
+    gate.let(1)
+    source = gate.source + "\nprint('the last line', flush=True)\n"
+    options = ["--nodes", "2", "--elastic", "1:2", "--env", f"GATE={gate.path}", "--env", "PAUSE_S=0.02"]
+    run = apart.train(tmp_path, source, *options)
+    gate.until_whole(run, 2, START_S)
     victim = run.view["members"][1]
     (pod,) = pods_of(kubernetes, run, victim["node"])
     kubernetes.kubectl("delete", "pod", pod, "-n", TEAM, "--wait=false")
-    run.until(lambda: victim["member"] not in [one["member"] for one in run.view["members"]], START_S)
+    gate.steps_until(run, lambda: not is_member(run, victim["member"]), START_S)
+    gate.until_whole(run, 2, START_S)
     with kubernetes.without(API):
+        gate.let(run.view["step"] + 3)
         run.until(lambda: True, 1.0)
+    gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert all("the last line" in text for text in run.text().values()) and len(run.text()) == 2, run.text()

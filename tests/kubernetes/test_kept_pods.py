@@ -24,6 +24,7 @@ from jupyter_hyperpod.storage.store import ENDPOINT_FILE
 from tests.kubernetes.conftest import Desk, Submit
 from tests.kubernetes.test_jobs import START_S, jobs_of
 from tests.runtime.conftest import Run
+from tests.slurm.conftest import Gated
 from tests.support.kubernetes import CONTROLLER, TEAM, Testbed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
@@ -131,17 +132,24 @@ def test_the_next_job_begins_in_the_same_pods_and_finds_nothing_of_the_one_befor
 
 
 def test_a_training_in_kept_pods_is_the_same_and_loses_one_as_any_other(
-    kubernetes: Testbed, job: Submit, reference: Run
+    kubernetes: Testbed, job: Submit, reference: Run, desk: Desk
 ) -> None:
     job(*KEPT, source="print('first')").finish(timeout_s=START_S)
     there = until_kept(kubernetes, 2)
-    run = job(*KEPT, pause_s=0.05)
+    gate = Gated(desk.store.root)
+    gate.let(3)
+    run = job(*KEPT, "--env", f"GATE={gate.path}", source=gate.source)
     run.until_step(3, START_S)
     names = {one["metadata"]["labels"]["job-name"] for one in pods_in(kubernetes)}
     assert names == there.keys()
     run.kill_node(1)
+    run.until_event("member.lost", timeout_s=START_S)
+    gate.let(4)
+    run.until_step(4, START_S)
+    gate.until_whole(run, 2, START_S)
     run.until_made_good(1, 2, START_S)
     run.full_speed()
+    gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     assert "node lost" in [incident["cause"] for incident in run.view["incidents"]], run.story()

@@ -51,8 +51,14 @@ except urllib.error.HTTPError as error:
     print(error.code)
 """
 KILLED = """
+import sys
+from tests.kubernetes.test_testbed import WAIT, start
 from tests.support.kubernetes import Testbed
-with Testbed(1) as bed:
+with Testbed(1, {"TEST_TRACES_MARK": sys.argv[1]}) as bed:
+    start(bed, "waits", WAIT)
+    added = bed.add_hollow(3)
+    assert bed.ready() == {"n1": "True", **dict.fromkeys(added, "True")}
+    start(bed, "hollow", WAIT, added[1])
     print(bed.directory, *(process.pid for process in bed.hosts._up.values()), flush=True)
     input()
 """
@@ -194,34 +200,28 @@ def test_a_build_that_was_killed_leaves_only_what_the_next_one_removes(
     assert [path.name for path in build.cache().iterdir()] == ["lock"]
 
 
-def test_hollow_nodes_appear_and_run_pods_that_do_nothing_and_nothing_is_left(eventually: Callable[..., None]) -> None:
+def test_a_testbed_with_hollow_nodes_that_is_killed_leaves_only_what_the_next_one_removes(
+    eventually: Callable[..., None],
+) -> None:
+    """What one leaves that is closed, `tests/leaks.py` looks at after all tests."""
     mark = ("TEST_TRACES_MARK", f"bed-{os.getpid()}")
     before = Traces.now(mark)
-    with Testbed(1, dict([mark])) as bed:
-        start(bed, "waits", WAIT)
-        during = Traces.now(mark)
-        seen = " ".join(during.since(before))
-        assert all(word in seen for word in ("kube-apiserver", "kubelet", "time.sleep", "control group", "file")), seen
-        networks = during.networks - before.networks
-        assert len(networks) == 3, "the controller's, the node's and the pod's"
-        added = bed.add_hollow(3)
-        assert bed.ready() == {"n1": "True", **dict.fromkeys(added, "True")}
-        start(bed, "hollow", WAIT, added[1])
-    eventually(lambda: not Traces.now(mark).since(before), 15, f"left: {Traces.now(mark).since(before)}")
-    eventually(lambda: not still_used(networks), 15, f"still used: {networks}")
-
-
-def test_a_testbed_that_is_killed_leaves_only_what_the_next_one_removes(eventually: Callable[..., None]) -> None:
-    before = Traces.now()
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as it:
+    command = [sys.executable, "-c", KILLED, mark[1]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as it:
         assert it.stdout is not None
         directory, *pids = it.stdout.readline().decode().split()
+        during = Traces.now(mark, it.pid)
         os.kill(it.pid, signal.SIGKILL)
+    seen = " ".join(during.since(before))
+    assert all(word in seen for word in ("kube-apiserver", "kubelet", "kubemark", "control group", "file")), seen
+    networks = during.networks - before.networks
+    assert len(networks) == 3, "the controller's, the node's and the pod's"
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert any("control group" in line for line in Traces.now().since(before)), "who is killed cannot clean up"
     assert Path(directory).exists()
     Testbed(1).close()
-    eventually(lambda: not Traces.now().since(before), 15, f"left: {Traces.now().since(before)}")
+    eventually(lambda: not Traces.now(mark).since(before), 15, f"left: {Traces.now(mark).since(before)}")
+    eventually(lambda: not still_used(networks), 15, f"still used: {networks}")
 
 
 def runs(bed: Testbed, node: str, program: str) -> bool:

@@ -30,12 +30,13 @@ class Traces:
     networks: frozenset[str]
 
     @classmethod
-    def now(cls, mark: tuple[str, str] = ("", "")) -> Traces:
-        """What is there now; ``mark`` is a variable of the environment with its value."""
-        ours = _processes(setting(*mark)) if mark[0] else {}
+    def now(cls, mark: tuple[str, str] = ("", ""), of: int = 0) -> Traces:
+        """What is there now, also of the process ``of``; ``mark`` is a variable of the environment with its value."""
+        mine = frozenset((os.getpid(), of))
+        ours = _processes(setting(*mark), mine) if mark[0] else {}
         lines = {f"process {pid} {line[:100]}" for pid, line in ours.items()}
         found = (*_mounts(), *_interfaces(), *_groups(), *_files())
-        lines |= {line for line in found if OURS.search(line) and not _of_others(line)}
+        lines |= {line for line in found if OURS.search(line) and not _of_others(line, mine)}
         return cls(frozenset(lines | set(_settings())), frozenset(filter(None, map(_network, ours))))
 
     def since(self, before: Traces) -> list[str]:
@@ -49,22 +50,22 @@ def still_used(networks: frozenset[str]) -> set[str]:
     return {network for network in map(_network, everybody) if network in networks}
 
 
-def _processes(mark: bytes) -> dict[int, str]:
+def _processes(mark: bytes, mine: frozenset[int]) -> dict[int, str]:
     """Processes with the mark, and those in a control group of a testbed: pods get no environment from it."""
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             marked = mark in b"\0" + (place / "environ").read_bytes()
             groups = (place / "cgroup").read_text()
-            if marked or (PREFIX in groups and not _of_others(groups)):
+            if marked or (PREFIX in groups and not _of_others(groups, mine)):
                 found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
-def _of_others(line: str) -> bool:
+def _of_others(line: str, mine: frozenset[int]) -> bool:
     """Whether it is of a testbed that another process has up: other tests run beside these."""
     made = maker(line)
-    return made is not None and made.pid != os.getpid() and alive(made)
+    return made is not None and made.pid not in mine and alive(made)
 
 
 def _network(pid: int) -> str:

@@ -21,9 +21,10 @@ BASES = {
     "/api/v1": "configmaps namespaces nodes persistentvolumeclaims pods resourcequotas secrets serviceaccounts",
     "/apis/apps/v1": "daemonsets",
     "/apis/batch/v1": "jobs",
+    "/apis/rbac.authorization.k8s.io/v1": "clusterrolebindings",
 }
 KINDS = {kind: base for base, kinds in BASES.items() for kind in kinds.split()}
-OF_NO_NAMESPACE = ("namespaces", "nodes")
+OF_NO_NAMESPACE = ("clusterrolebindings", "namespaces", "nodes")
 ANSWER_S = 30.0
 
 
