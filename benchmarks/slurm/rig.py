@@ -134,7 +134,7 @@ def compare(*watches: Observer) -> list[dict[str, Any]]:
     return worst([bar for watch in watches for bar in _compared(watch, theirs)])
 
 
-def _compared(watch: Observer, theirs: Mapping[int, float]) -> list[dict[str, Any]]:
+def _compared(watch: Observer, theirs: Mapping[int, str]) -> list[dict[str, Any]]:
     steps, ours = watch.view["step"], watch.losses()
     theirs = {step: loss for step, loss in theirs.items() if step <= steps}
     problems = audit(watch.events).problems

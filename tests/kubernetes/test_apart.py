@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_hyperpod.storage.store import Store
 from tests.kubernetes.conftest import TREE
-from tests.kubernetes.test_head import ACCOUNT, START_S, Laptop, head_account, written
+from tests.kubernetes.test_head import ACCOUNT, START_S, WAITS, Laptop, head_account, written
 from tests.kubernetes.test_jobs import is_member, jobs_of, pods_of
 from tests.kubernetes.test_pods import claimed
 from tests.runtime.conftest import TRAIN, Run
@@ -128,8 +128,8 @@ def test_a_lost_head_without_a_claim_says_so_and_what_lies_with_one_pod_is_refus
     run = apart.train(tmp_path, source, "--nodes", "1", "--env", "WHERE=/tmp/runs")
     view = run.until_ended(START_S)
     assert view["state"] == "failed" and "is on the disk of one pod" in json.dumps(view), view
-    run = apart.train(tmp_path, TRAIN.replace("(24)", "(10_000)"), "--nodes", "1", "--env", "PAUSE_S=0.05")
-    run.until_world(1, START_S)
+    run = apart.train(tmp_path, WAITS, "--nodes", "1")
+    run.until(lambda: bool(run.text()), START_S)
     (before,) = apart.head_pods(run)
     kubernetes.kubectl("delete", "pod", before, "-n", TEAM, "--wait=false")
     view = run.until_ended(START_S)

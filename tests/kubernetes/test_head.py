@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 START_S = 120.0
 ASLEEP_S = float(os.environ.get("TEST_ASLEEP_S", "10"))  # 600 for the bar
 ACCOUNT = "heads"
+WAITS = "import time\nprint('waits', flush=True)\ntime.sleep(10_000)\n"
 
 
 class Laptop(Desk):
@@ -208,7 +209,7 @@ def test_an_account_without_rights_is_named_with_what_gives_them(laptop: Laptop,
 
 
 def test_a_head_whose_store_is_gone_says_that_the_job_is(laptop: Laptop, kubernetes: Testbed, tmp_path: Path) -> None:
-    run = laptop.train(tmp_path, "import time\nprint('waits', flush=True)\ntime.sleep(10_000)\n", "--nodes", "1")
+    run = laptop.train(tmp_path, WAITS, "--nodes", "1")
     run.until(lambda: bool(run.text()), START_S)
     (before,) = laptop.head_pods(run)
     (laptop.pods / "hyperpod-heads").rename(laptop.pods / "elsewhere")

@@ -150,12 +150,14 @@ def test_the_cluster_is_validated_row_by_row(desk: Desk, kubernetes: Testbed) ->
 def test_a_secret_and_hostile_words_stay_where_they_belong(kubernetes: Testbed, job: Submit, desk: Desk) -> None:
     token, mark = "hf_" + secrets.token_hex(20), desk.store.root / "executed"
     nasty = f"$(touch {mark}); `touch {mark}` '\"\\ $$ $(HOME) ${{HOME}} &| <x> *"
-    source = "import os\nprint(repr(os.environ['NASTY']), len(os.environ['HF_TOKEN']), flush=True)\n" + TRAIN
+    goes = desk.store.root / "goes"
+    source = "import os, time\nprint(repr(os.environ['NASTY']), len(os.environ['HF_TOKEN']), flush=True)\n"
+    source += f"while not os.path.exists({str(goes)!r}): time.sleep(0.01)\n"
     run = job("--nodes", "1", "--spares", "0", "--env", f"NASTY={nasty}", "--env", f"HF_TOKEN={token}", source=source)
-    run.until_world(1, START_S)
+    run.until(lambda: bool(run.text()), START_S)
     shown = kubernetes.kubectl("get", "jobs,pods,configmaps", "-n", TEAM, "-o", "json").stdout
     assert run.job_id in shown and token not in shown and "touch" not in shown
-    run.full_speed()
+    goes.touch()
     run.finish(timeout_s=START_S)
     assert f"{nasty!r} {len(token)}" in "".join(run.text().values())
     assert not mark.exists()
