@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.errors import ClusterError
-from tests.kubernetes.traces import Traces, still_used
+from jupyter_hyperpod.system.processes import alive
+from tests.kubernetes.traces import Traces, inside
 from tests.support.kubernetes import CONTROLLER, IMAGE, TEAM, USER, Testbed, build, machine, missing
 from tests.support.kubernetes.cluster import API, ETCD, MANAGER
 
@@ -211,17 +212,18 @@ def test_a_testbed_with_hollow_nodes_that_is_killed_leaves_only_what_the_next_on
         assert it.stdout is not None
         directory, *pids = it.stdout.readline().decode().split()
         during = Traces.now(mark, it.pid)
+        networks = during.networks - before.networks
+        everybody = inside(networks)
         os.kill(it.pid, signal.SIGKILL)
     seen = " ".join(during.since(before))
     assert all(word in seen for word in ("kube-apiserver", "kubelet", "kubemark", "control group", "file")), seen
-    networks = during.networks - before.networks
     assert len(networks) == 3, "the controller's, the node's and the pod's"
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert any("control group" in line for line in Traces.now().since(before)), "who is killed cannot clean up"
     assert Path(directory).exists()
     Testbed(1).close()
     eventually(lambda: not Traces.now(mark).since(before), 15, f"left: {Traces.now(mark).since(before)}")
-    eventually(lambda: not still_used(networks), 15, f"still used: {networks}")
+    eventually(lambda: not any(map(alive, everybody)), 15, f"in its networks: {everybody}")
 
 
 def runs(bed: Testbed, node: str, program: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_hyperpod.system.processes import alive
+from jupyter_hyperpod.system.processes import Identity, alive, identify
 from tests.leaks import setting
 from tests.support.kubernetes.boot import KERNEL
 from tests.support.kubernetes.machine import PREFIX, maker
@@ -44,10 +44,10 @@ class Traces:
         return sorted(self.lines - before.lines)
 
 
-def still_used(networks: frozenset[str]) -> set[str]:
-    """Which of these network namespaces some process of the machine is in."""
+def inside(networks: frozenset[str]) -> set[Identity]:
+    """The processes of the machine in these network namespaces, whose numbers the kernel gives to others afterwards."""
     everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return {network for network in map(_network, everybody) if network in networks}
+    return {identify(pid) for pid in everybody if _network(pid) in networks}
 
 
 def _processes(mark: bytes, mine: frozenset[int]) -> dict[int, str]:
