@@ -10,6 +10,7 @@ import pytest
 from jupyter_hyperpod.runtime.agent.libraries import needed
 
 BOTH = ("numpy", "torch")
+TRAINS = (*BOTH, "jupyter_hyperpod.runtime.session.session", "torch._dynamo")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,8 @@ BOTH = ("numpy", "torch")
         ("import pandas as pd", ("numpy",)),
         ("import json\nfrom numpy.random import rand", ("numpy",)),
         ("import torch", BOTH),
-        ("import json\ndef late():\n    import jupyter_hyperpod as hp", BOTH),
+        ("import json\ndef late():\n    import jupyter_hyperpod as hp", TRAINS),
+        ("import torch\nfrom accelerate import Accelerator", TRAINS),
         ("from . import mine", BOTH),
         ("import mine", BOTH),
         ("exec(open('train.py').read())", BOTH),
@@ -62,4 +64,4 @@ def test_numbers_are_the_same_imported_ahead_or_late(drawn: str) -> None:
 
     ahead = run("numpy torch")
     assert ahead.count("\n") >= 3
-    assert run("") == run("numpy") == ahead
+    assert run("") == run("numpy") == run(" ".join(TRAINS)) == ahead

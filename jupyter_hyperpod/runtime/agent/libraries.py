@@ -15,23 +15,27 @@ from ...core.extras import WITHOUT_TORCH
 
 # who uses these may run code of which the program's text tells nothing
 _RUN_OTHER_CODE = frozenset({"__import__", "eval", "exec", "importlib", "pickle", "runpy"})
+# who uses these makes an optimizer, and the first one of a process loads torch's compiler: most of a second
+_TRAIN = frozenset({"accelerate", "jupyter_hyperpod", "lightning", "transformers"})
+_OF_TRAINING = ("jupyter_hyperpod.runtime.session.session", "torch._dynamo")
 
 
 def import_ahead(*names: str) -> None:
-    """Import these modules; those that are not installed are left out."""
+    """Import these modules; those that cannot be imported are left out, and the program says why."""
     for name in names:
-        with suppress(ImportError):
+        with suppress(Exception):
             importlib.import_module(name)
 
 
 def import_ahead_of(program: Path) -> None:
-    """Import what the program in this file may need of numpy and torch."""
+    """Import what the program in this file may need of numpy, torch and, where it trains, for that."""
     with suppress(OSError, UnicodeDecodeError):  # of which its worker tells
         import_ahead(*needed(program.read_text()))
 
 
 def needed(source: str) -> tuple[str, ...]:
-    """Which of numpy and torch a program may need. Where its text leaves a doubt, it may need both."""
+    """What a program may need of numpy, torch and what training needs. Where its text leaves a doubt, it may need the
+    first two."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
@@ -44,4 +48,6 @@ def needed(source: str) -> tuple[str, ...]:
     installed = imported - sys.stdlib_module_names
     if not installed:
         return ()
-    return ("numpy",) if installed <= WITHOUT_TORCH else ("numpy", "torch")
+    if installed <= WITHOUT_TORCH:
+        return ("numpy",)
+    return "numpy", "torch", *(_OF_TRAINING if installed & _TRAIN else ())
