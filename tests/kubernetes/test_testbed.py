@@ -216,7 +216,8 @@ def test_a_testbed_with_hollow_nodes_that_is_killed_leaves_only_what_the_next_on
         everybody = inside(networks)
         os.kill(it.pid, signal.SIGKILL)
     seen = " ".join(during.since(before))
-    assert all(word in seen for word in ("kube-apiserver", "kubelet", "kubemark", "control group", "file")), seen
+    words = ("kube-apiserver", "kubelet", "kubemark", "time.sleep", "control group", "file")
+    assert all(word in seen for word in words), seen
     assert len(networks) == 3, "the controller's, the node's and the pod's"
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert any("control group" in line for line in Traces.now().since(before)), "who is killed cannot clean up"
