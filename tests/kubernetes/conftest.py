@@ -48,7 +48,7 @@ class Desk:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`TRAIN` on one node, undisturbed: once for all lanes of tests, which are beside each other (`.ci/beside`)."""
+    """`TRAIN` on one node, undisturbed: run once for all lanes of `.ci/beside`."""
     lanes = os.environ.get("TEST_LANES")
     place = Path(lanes) if lanes else tmp_path_factory.mktemp("reference")
     store, done = Store(place / "store").prepare(), place / "reference"

@@ -15,7 +15,7 @@ from ...core.extras import WITHOUT_TORCH
 
 # who uses these may run code of which the program's text tells nothing
 _RUN_OTHER_CODE = frozenset({"__import__", "eval", "exec", "importlib", "pickle", "runpy"})
-# who uses these makes an optimizer, and the first one of a process loads torch's compiler: most of a second
+# programs that use these make an optimizer, and the first one of a process loads torch's compiler: most of a second
 _TRAIN = frozenset({"accelerate", "jupyter_hyperpod", "lightning", "transformers"})
 _OF_TRAINING = ("jupyter_hyperpod.runtime.session.session", "torch._dynamo")
 
@@ -28,14 +28,13 @@ def import_ahead(*names: str) -> None:
 
 
 def import_ahead_of(program: Path) -> None:
-    """Import what the program in this file may need of numpy, torch and, where it trains, for that."""
+    """Import numpy, torch and what training loads, as far as the program in this file may need them."""
     with suppress(OSError, UnicodeDecodeError):  # of which its worker tells
         import_ahead(*needed(program.read_text()))
 
 
 def needed(source: str) -> tuple[str, ...]:
-    """What a program may need of numpy, torch and what training needs. Where its text leaves a doubt, it may need the
-    first two."""
+    """Which of numpy, torch and what training loads a program may need; the first two where its text leaves a doubt."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):

@@ -95,8 +95,8 @@ def api_server(directory: Path, recorded: bool = False) -> list[str]:
         f"--api-audiences={issuer}",
         f"--service-cluster-ip-range={SERVICES}",
         f"--runtime-config={NOT_FINAL}",
-        "--enable-priority-and-fairness=false",  # it works all the time, also for one user
-        "--endpoint-reconciler-type=none",  # of several API servers
+        "--enable-priority-and-fairness=false",  # it takes processor time, also for one user
+        "--endpoint-reconciler-type=none",  # there is one API server
         "--default-not-ready-toleration-seconds=5",
         "--default-unreachable-toleration-seconds=5",
         "--feature-gates=TTLAfterFinished=true",
